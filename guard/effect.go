@@ -1,0 +1,167 @@
+package guard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"mcpreplay"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Op is what an effect may know of its operation.
+type Op struct {
+	ID        string // pass it on as an idempotency key, or write it into the effect
+	Principal string
+
+	answers map[string]json.RawMessage
+	effect  string
+}
+
+// Answer decodes what the user answered to the named question, whose content is
+// valid by the schema it was asked with. It is an error to ask for an answer
+// that was not asked for.
+func (o *Op) Answer(name string, into any) error {
+	content, ok := o.answers[name]
+	if !ok {
+		return fmt.Errorf("no answer named %q: it was not asked for", name)
+	}
+	return json.Unmarshal(content, into)
+}
+
+// Answered reports whether the named question has been answered.
+func (o *Op) Answered(name string) bool {
+	_, ok := o.answers[name]
+	return ok
+}
+
+// Effect records an opaque reference to what was done, such as the id of a row.
+// Status shows it.
+func (o *Op) Effect(reference string) { o.effect = reference }
+
+// Questions are what a tool wants to know from the user before it acts. Each is
+// a form elicitation; its name is the key of its answer.
+type Questions map[string]*mcp.ElicitParams
+
+// Effect is what a guarded tool does. It is opaque: the constructors of this
+// package make one, and its decorators (Ask, Check, Version) add to it.
+//
+// If In is json.RawMessage the effect gets the arguments as they were sent,
+// without operation_id. If Out is *mcp.CallToolResult it returns a whole result.
+type Effect[In, Out any] struct {
+	stores  []mcpreplay.Store // whatever it writes to; must be the guard's ledger
+	run     func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error)
+	ask     func(context.Context, *Op, In) (Questions, error)
+	check   func(context.Context, mcpreplay.Key) (rec mcpreplay.Record, present bool, err error)
+	version string
+}
+
+// encoder turns an effect's output into the stored result, or refuses it before
+// anything is committed: too large, invalid by the output schema, an error.
+type encoder[Out any] func(Out) (mcpreplay.Result, error)
+
+// Atomic is an effect inside the ledger's own transaction: record, effect and
+// result are committed together or not at all. fn may be called more than once
+// and must touch nothing but tx. If it returns an error or a result with isError,
+// or panics, nothing happened and the same operation id may be sent again.
+func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Context, tx Tx, op *Op, in In) (Out, error)) Effect[In, Out] {
+	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		return s.Apply(ctx, o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
+			once := *op // a second call starts from the same op as the first
+			out, err := fn(ctx, tx, &once, in)
+			if err != nil {
+				return mcpreplay.Outcome{}, err
+			}
+			result, err := encode(out)
+			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err
+		})
+	}
+	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
+}
+
+// AtomicHandler is Atomic for a low-level tool handler, which sees the request
+// and returns a whole result.
+func AtomicHandler[Tx any](s mcpreplay.Applier[Tx], fn func(ctx context.Context, tx Tx, op *Op, req *mcp.CallToolRequest) (*mcp.CallToolResult, error)) Effect[json.RawMessage, *mcp.CallToolResult] {
+	return Atomic(s, func(ctx context.Context, tx Tx, op *Op, in json.RawMessage) (*mcp.CallToolResult, error) {
+		req, ok := ctx.Value(requestKey{}).(*mcp.CallToolRequest)
+		if !ok {
+			return nil, errors.New("the request is not in the context of the effect")
+		}
+		seen := *req
+		params := *req.Params
+		params.Arguments, params.InputResponses, params.RequestState = in, nil, ""
+		seen.Params = &params
+		return fn(ctx, tx, op, &seen)
+	})
+}
+
+// requestKey is where the context of an effect carries the low-level request.
+type requestKey struct{}
+
+// Recorded is an effect that keeps its own record through the store: it begins
+// the operation, advances it as its parts commit, and returns the record. It
+// must call s.Begin with the operation as given before it does anything, do
+// nothing if it did not start, and report whether it started. What it leaves in
+// progress is unknown until settled.
+func Recorded[In, Out any](s mcpreplay.Store, fn func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode func(Out) (mcpreplay.Result, error)) (rec mcpreplay.Record, started bool, err error)) Effect[In, Out] {
+	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		return fn(ctx, op, o, in, encode)
+	}
+	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
+}
+
+// Choose picks one of several effects by the input.
+func Choose[In, Out any](pick func(In) string, of map[string]Effect[In, Out]) Effect[In, Out] {
+	var chosen Effect[In, Out]
+	for _, e := range of {
+		chosen.stores = append(chosen.stores, e.stores...)
+	}
+	chosen.run = func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		e, ok := of[pick(in)]
+		if !ok {
+			return mcpreplay.Record{}, false, &mcpreplay.EffectError{Err: fmt.Errorf("there is no %q way to do this", pick(in))}
+		}
+		return e.run(ctx, op, o, in, encode)
+	}
+	chosen.ask = func(ctx context.Context, op *Op, in In) (Questions, error) {
+		if e, ok := of[pick(in)]; ok && e.ask != nil {
+			return e.ask(ctx, op, in)
+		}
+		return nil, nil
+	}
+	return chosen
+}
+
+// Ask adds questions to an effect, which then runs only when every one is
+// answered. q is called once a round, with the answers so far; it returns what it
+// wants to know by then, and the questions already answered do not count. It
+// must have no effect of its own and should depend on nothing but its inputs.
+func Ask[In, Out any](q func(ctx context.Context, op *Op, in In) (Questions, error), e Effect[In, Out]) Effect[In, Out] {
+	e.ask = q
+	return e
+}
+
+// Check lets status look whether the effect of a record is really there: look
+// reads the application's tables in the same snapshot as the record. A record
+// whose effect is gone reads as unknown.
+func Check[Tx, In, Out any](s mcpreplay.Applier[Tx], look func(ctx context.Context, tx Tx, rec mcpreplay.Record) (bool, error), e Effect[In, Out]) Effect[In, Out] {
+	e.stores = append(e.stores, s)
+	e.check = func(ctx context.Context, key mcpreplay.Key) (rec mcpreplay.Record, present bool, err error) {
+		rec, err = s.View(ctx, key, func(ctx context.Context, tx Tx, rec mcpreplay.Record) (err error) {
+			present, err = look(ctx, tx, rec)
+			return err
+		})
+		return rec, present, err
+	}
+	return e
+}
+
+// Version names the version of a tool. A request of one version is never taken
+// for one of another: change it when what the tool does changes. It is "1"
+// unless named.
+func Version[In, Out any](v string, e Effect[In, Out]) Effect[In, Out] {
+	e.version = v
+	return e
+}

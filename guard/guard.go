@@ -1,0 +1,179 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"mcpreplay"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Options configures a Guard.
+type Options struct {
+	// Keys seals request state, mints operation ids and, unless FingerprintKeys
+	// is set, keys the fingerprints. Every process that serves the same ledger
+	// needs the same keys. Required; KeyFile makes a ring from a file.
+	Keys *mcpreplay.Keyring
+
+	// FingerprintKeys keys the fingerprints of requests. A record names the key
+	// it was made under, so a key may be retired once its records no longer
+	// matter. Defaults to Keys.
+	FingerprintKeys *mcpreplay.Keyring
+
+	// Name of the server. It is sealed into request state, so that two servers
+	// with the same keys do not accept each other's. Defaults to "mcpreplay".
+	Name string
+
+	// Principal on whose behalf calls over stdio run. Calls over HTTP take
+	// theirs from the verified bearer token. Defaults to "local".
+	Principal string
+
+	// AuthorityTTL is how long after the first round an operation may still be
+	// written. Defaults to 15 minutes.
+	AuthorityTTL time.Duration
+
+	// Retention is how long after the first round a result may still be
+	// replayed. It must not be shorter than AuthorityTTL. Defaults to 7 days.
+	Retention time.Duration
+
+	// StateTTL is how long request state may be echoed. Defaults to 10 minutes.
+	StateTTL time.Duration
+
+	// Wait bounds how long a call waits for the ledger or for another attempt
+	// at the same operation. Defaults to 25 seconds.
+	Wait time.Duration
+
+	// MaxArguments and MaxResult bound the bytes of a call's arguments and of
+	// the result of a tool. Each defaults to 1 MiB.
+	MaxArguments int
+	MaxResult    int
+
+	// MaxDepth bounds the nesting of arguments. Defaults to 128.
+	MaxDepth int
+
+	// NoReplayNote leaves out the text block that tells a model that a result
+	// was recorded earlier and that nothing ran again.
+	NoReplayNote bool
+
+	// ShortRetention permits a Retention shorter than AuthorityTTL: a result
+	// that cannot be replayed while its operation could still be written. Only
+	// tests of exactly that want it.
+	ShortRetention bool
+
+	// Logger gets the reasons that are kept from the wire. Nil discards them.
+	Logger *slog.Logger
+}
+
+// resolve copies o with its defaults filled, or returns everything wrong with it.
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	var errs []error
+	if r.Keys == nil {
+		errs = append(errs, errors.New("guard: Options.Keys: required; guard.KeyFile makes a ring from a file"))
+	}
+	if r.FingerprintKeys == nil {
+		r.FingerprintKeys = r.Keys
+	}
+	if r.Name == "" {
+		r.Name = "mcpreplay"
+	}
+	if r.Principal == "" {
+		r.Principal = "local"
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		fill  time.Duration
+	}{
+		{"AuthorityTTL", &r.AuthorityTTL, 15 * time.Minute},
+		{"Retention", &r.Retention, 7 * 24 * time.Hour},
+		{"StateTTL", &r.StateTTL, 10 * time.Minute},
+		{"Wait", &r.Wait, 25 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.fill
+		}
+		if *d.value < 0 {
+			errs = append(errs, fmt.Errorf("guard: Options.%s: must not be negative (got %v)", d.name, *d.value))
+		}
+	}
+	if r.Retention < r.AuthorityTTL && !r.ShortRetention {
+		errs = append(errs, fmt.Errorf("guard: Options.Retention: %v is shorter than AuthorityTTL %v; a result must be replayable at least as long as it may be written", r.Retention, r.AuthorityTTL))
+	}
+	for _, n := range []struct {
+		name  string
+		value *int
+		fill  int
+	}{
+		{"MaxArguments", &r.MaxArguments, 1 << 20},
+		{"MaxResult", &r.MaxResult, 1 << 20},
+		{"MaxDepth", &r.MaxDepth, 128},
+	} {
+		if *n.value == 0 {
+			*n.value = n.fill
+		}
+		if *n.value < 0 {
+			errs = append(errs, fmt.Errorf("guard: Options.%s: must not be negative (got %d)", n.name, *n.value))
+		}
+	}
+	if r.Logger == nil {
+		r.Logger = slog.New(slog.DiscardHandler)
+	}
+	return r, errors.Join(errs...)
+}
+
+// Guard makes the tools of an MCP server happen at most once. It is safe for
+// concurrent use, and any number of processes may guard with the same ledger.
+type Guard struct {
+	store mcpreplay.Store
+	opts  Options
+	info  mcpreplay.Info // of the ledger when the guard was made
+
+	mu    sync.RWMutex
+	tools map[string]*tool
+}
+
+// New makes a guard over a ledger. It reads the ledger's identity.
+func New(store mcpreplay.Store, o *Options) (*Guard, error) {
+	opts, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	info, err := store.Info(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("guard: read the ledger: %w", err)
+	}
+	return &Guard{store: store, opts: opts, info: info, tools: make(map[string]*tool)}, nil
+}
+
+// Install adds the tools every guarded server has (get_operation_status,
+// fence_operation and list_my_operations) and contains what a handler of any
+// tool could do to the process: a panic, a nil result, internal text in an
+// error. Call it once per server.
+func (g *Guard) Install(server *mcp.Server) {
+	g.addStatus(server)
+	g.addFence(server)
+	g.addList(server)
+	server.AddReceivingMiddleware(containMiddleware(g.opts.Logger))
+}
+
+// register remembers a guarded tool, for what status needs to know of it.
+func (g *Guard) register(t *tool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tools[t.name] = t
+}
+
+func (g *Guard) tool(name string) *tool {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return g.tools[name]
+}

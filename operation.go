@@ -1,0 +1,105 @@
+package mcpreplay
+
+import "time"
+
+// Key names one operation: the identity it runs for, and its id.
+//
+// Ids are unique in a ledger across principals. A store never shows the record
+// of one principal to another: to a foreign key it looks absent when read and
+// is a bare ErrConflict when written.
+type Key struct {
+	Principal string // from the transport or configuration, never from arguments
+	ID        string // see ValidateID
+}
+
+// Operation is what an attempt brings. Nothing in it changes once it is recorded.
+type Operation struct {
+	Key
+	Tool    string // "" only for a fence placed where there was no record
+	Version string
+	Digests Digests
+
+	// Authority is when the right to write ends, Retention when the right to be
+	// replayed does. A deadline is over when the ledger's time has reached it;
+	// the zero time means there is none.
+	Authority time.Time
+	Retention time.Time
+}
+
+// Result is the stored result of an operation: one whole tool result.
+type Result struct {
+	Body    []byte // JSON of the tool result; nil once retention dropped the bytes
+	IsError bool
+	Digest  []byte // SHA-256 of Body, kept when Body is dropped
+	Size    int64  // len(Body), kept when Body is dropped
+}
+
+// Dropped reports whether the bytes are gone and only digest and size remain.
+func (r *Result) Dropped() bool { return r != nil && r.Body == nil && r.Digest != nil }
+
+// Outcome is what an effect hands back to be recorded with it.
+type Outcome struct {
+	Result Result // Body and IsError; the store fills the rest
+	Effect string // opaque reference to the effect, or ""
+}
+
+// Record is an operation as the ledger holds it, read in one snapshot.
+type Record struct {
+	Operation
+	State    State
+	Fenced   bool   // a not_applied placed on purpose: only a new id can do the work
+	Revision int64  // grows with every change; the compare-and-set token of Advance
+	Owner    string // who claimed it; "" when nobody did
+	Live     bool   // the owner's lease had not run out, by the store's own time
+	Effect   string // opaque reference to the effect, or ""
+	Result   *Result
+
+	Seq       int64 // ledger order of first appearance
+	Position  int64 // of the latest event of this operation
+	CreatedAt time.Time
+	UpdatedAt time.Time
+
+	// Ledger is the ledger as of the same snapshot. It is filled even when the
+	// record was not found.
+	Ledger Info
+}
+
+// Info identifies a ledger and says how far it has come. Instance, Incarnation
+// and Position together tell a client that it is looking at another, an older
+// or a restored ledger.
+type Info struct {
+	Backend     string    // configured name, persisted, refused when different
+	Instance    string    // random, born with the file or schema
+	Incarnation int64     // bumped by a declared restore
+	Position    int64     // of the latest event in the ledger; never shrinks
+	Time        time.Time // the ledger's own time; never runs backwards
+}
+
+// EventKind says what a transition was.
+type EventKind string
+
+// The kinds of event. They are stable strings: in the ledger, on the wire and
+// in the output of commands.
+const (
+	EventClaim         EventKind = "claim"         // a write was authorised and is about to run
+	EventApply         EventKind = "apply"         // effect and result committed together
+	EventStep          EventKind = "step"          // one of several effects
+	EventCompensation  EventKind = "compensation"  // undoing an earlier step
+	EventFinish        EventKind = "finish"        // the outcome of a claimed operation
+	EventDecline       EventKind = "decline"       // the user said no
+	EventFence         EventKind = "fence"         // made impossible on purpose
+	EventContradiction EventKind = "contradiction" // a late outcome disagreed with the record
+)
+
+// Event is one line of an operation's history. Every transition appends one.
+type Event struct {
+	Position int64 // ledger order, filled by the store
+	Kind     EventKind
+	State    State  // the state it led to, filled by the store
+	Revision int64  // the revision it led to, filled by the store
+	Step     string // name of the step or compensation, or ""
+	Outcome  string // "attempted", "succeeded" or "failed" for steps, else ""
+	Actor    string // who: a principal, or an owner
+	Evidence string // why this is known; for a failure its class
+	At       time.Time
+}

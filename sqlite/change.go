@@ -1,0 +1,139 @@
+package sqlite
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"mcpreplay"
+)
+
+// errMisuse is a change that no caller should ask for.
+var errMisuse = errors.New("the change contradicts itself")
+
+// change makes c of r, as of the ledger's time now, and returns the event that
+// tells of it at position; nil for a renewal. A row without a state is new.
+//
+// UpdatedAt is the time of the latest event, so a renewal leaves it: the
+// ledger's own time is derived from events, and no record may be ahead of it.
+func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcpreplay.Event, error) {
+	if err := r.legal(c); err != nil {
+		return nil, err
+	}
+	if err := r.coherent(c); err != nil {
+		return nil, err
+	}
+	to := r.target(c)
+	r.State = to
+	r.Fenced = r.Fenced || c.Fence
+	r.Revision++
+	if c.Owner != "" {
+		r.Owner = c.Owner
+	}
+	if c.Effect != "" {
+		r.Effect = c.Effect
+	}
+	if c.Result != nil {
+		r.Result = seal(c.Result)
+	}
+	real := time.Now()
+	if c.Lease != 0 {
+		r.lease = micro(real.Add(c.Lease))
+	}
+	if to.Final() {
+		r.lease = time.Time{}
+	}
+	r.Live = r.lease.After(real)
+	if c.Event.Kind == "" {
+		return nil, nil
+	}
+	e := c.Event
+	e.Position, e.State, e.Revision, e.At = position, to, r.Revision, now
+	r.Position, r.UpdatedAt = position, now
+	return &e, nil
+}
+
+// legal reports whether r may go where c leads. To a final record only an event
+// can be added, and only one that tells of something after the end.
+func (r *row) legal(c mcpreplay.Change) error {
+	to := r.target(c)
+	if r.State.Final() {
+		after := c.Event.Kind == mcpreplay.EventContradiction || c.Event.Kind == mcpreplay.EventCompensation
+		bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Effect == "" && c.Result == nil
+		if after && bare {
+			return nil
+		}
+		return &mcpreplay.TransitionError{From: r.State, To: to}
+	}
+	if c.To == "" && r.State != mcpreplay.StateNone {
+		return nil
+	}
+	return mcpreplay.Transition(r.State, to)
+}
+
+func (r *row) target(c mcpreplay.Change) mcpreplay.State {
+	if c.To == "" {
+		return r.State
+	}
+	return c.To
+}
+
+// coherent reports whether the parts of c fit each other.
+func (r *row) coherent(c mcpreplay.Change) error {
+	to := r.target(c)
+	if c.Fence && to != mcpreplay.StateNotApplied {
+		return fmt.Errorf("%w: a fence leads to not_applied, not to %s", errMisuse, to)
+	}
+	if c.Event.Kind == "" && (to != r.State || c.Fence || c.Effect != "" || c.Result != nil) {
+		return fmt.Errorf("%w: only a renewal may go without an event", errMisuse)
+	}
+	return nil
+}
+
+// seal fills digest and size, unless the result says that its bytes were never
+// kept: then it brings both itself.
+func seal(in *mcpreplay.Result) *mcpreplay.Result {
+	if in.Body == nil && len(in.Digest) == sha256.Size {
+		return &mcpreplay.Result{IsError: in.IsError, Digest: append([]byte{}, in.Digest...), Size: in.Size}
+	}
+	digest := sha256.Sum256(in.Body)
+	return &mcpreplay.Result{
+		Body:    append([]byte{}, in.Body...),
+		IsError: in.IsError,
+		Digest:  digest[:],
+		Size:    int64(len(in.Body)),
+	}
+}
+
+// fresh is the row of an operation that is not in the ledger yet.
+func fresh(op mcpreplay.Operation, now time.Time) *row {
+	r := &row{}
+	r.Operation = op
+	r.Authority, r.Retention = micro(op.Authority), micro(op.Retention)
+	r.CreatedAt, r.UpdatedAt = now, now
+	return r
+}
+
+// now is the ledger's time for a write: the clock, but never before the latest
+// commit, and not further ahead of it than can be believed.
+func (s *Store) now(info mcpreplay.Info) (time.Time, error) {
+	now := micro(s.opts.Clock())
+	if now.Before(info.Time) {
+		return info.Time, nil
+	}
+	if jump := now.Sub(info.Time); s.opts.MaxClockJump >= 0 && jump > s.opts.MaxClockJump {
+		return time.Time{}, fmt.Errorf("%w: %s: the clock says %s, the latest record %s; correct the clock, or, if the ledger was idle that long, open it with a MaxClockJump above %s",
+			mcpreplay.ErrClock, s.path, now.Format(time.RFC3339), info.Time.Format(time.RFC3339), jump.Truncate(time.Second))
+	}
+	return now, nil
+}
+
+// readTime is the ledger's time for a read, which goes on with the ledger's own
+// time when the clock cannot be believed.
+func (s *Store) readTime(info mcpreplay.Info) time.Time {
+	if now, err := s.now(info); err == nil {
+		return now
+	}
+	return info.Time
+}

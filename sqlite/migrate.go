@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/ncruces/go-sqlite3"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migrations are the schema's versions, 1 first. They only go forward.
+var migrations = func() []string {
+	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
+	if err != nil {
+		panic(err)
+	}
+	var texts []string
+	for _, name := range names {
+		text, err := migrationFiles.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}()
+
+// version reads which version of the schema the file holds; 0 is none at all.
+func (s *Store) version(c *conn) (version int, err error) {
+	found, err := c.text("SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = 'mcpreplay_schema'")
+	if err != nil || found == "0" {
+		return 0, err
+	}
+	st, _, err := c.raw.Prepare("SELECT coalesce(max(version), 0) FROM main.mcpreplay_schema")
+	if err != nil {
+		return 0, err
+	}
+	defer st.Close()
+	if st.Step() {
+		version = st.ColumnInt(0)
+	}
+	if err := st.Err(); err != nil {
+		return 0, err
+	}
+	if version > len(migrations) {
+		return 0, s.incompatible(fmt.Errorf("it holds schema version %d, newer than the %d this program knows", version, len(migrations)),
+			"use a newer version of this program")
+	}
+	return version, nil
+}
+
+// migrate brings the schema to the latest version, one transaction each. The
+// version is read again inside: another process may have been first.
+func (s *Store) migrate(c *conn) error {
+	for {
+		version, err := s.migrateOnce(c)
+		if err != nil {
+			return fmt.Errorf("migrate to version %d: %w", version+1, err)
+		}
+		if version >= len(migrations) {
+			return nil
+		}
+	}
+}
+
+func (s *Store) migrateOnce(c *conn) (version int, err error) {
+	if err := c.raw.Exec("BEGIN IMMEDIATE"); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if !c.raw.GetAutocommit() {
+			err = errors.Join(err, c.raw.Exec("ROLLBACK"))
+		}
+	}()
+	if version, err = s.version(c); err != nil || version >= len(migrations) {
+		return version, err
+	}
+	now := micro(s.opts.Clock())
+	if version == 0 {
+		// Not part of a migration: it has to be there before the first one is counted.
+		if err := c.raw.Exec(`CREATE TABLE mcpreplay_schema (
+  version    INTEGER PRIMARY KEY,
+  applied_at INTEGER NOT NULL
+) STRICT`); err != nil {
+			return version, err
+		}
+	}
+	if err := c.raw.Exec(migrations[version]); err != nil {
+		return version, err
+	}
+	if version == 0 {
+		err = run(c, "INSERT INTO main.mcpreplay_ledger (only, backend, instance, incarnation, created_at) VALUES (1, ?, ?, 1, ?)",
+			s.opts.Backend, newInstance(), now)
+		if err != nil {
+			return version, err
+		}
+	}
+	if err := run(c, "INSERT INTO main.mcpreplay_schema (version, applied_at) VALUES (?, ?)", int64(version+1), now); err != nil {
+		return version, err
+	}
+	return version, c.raw.Exec("COMMIT")
+}
+
+func run(c *conn, query string, args ...any) error {
+	st, _, err := c.raw.Prepare(query)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	return (&stmt{st}).run(func(*sqlite3.Stmt) {}, args...)
+}

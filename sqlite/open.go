@@ -1,0 +1,194 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+)
+
+// openPatience bounds the wait for other processes that are creating, migrating
+// or recovering the file.
+const openPatience = 10 * time.Second
+
+// Open opens the ledger in the file at path, and creates it there if there is
+// none, readable by its owner only. An existing database gets the ledger's
+// tables added beside its own.
+//
+// It returns an error matching mcpreplay.ErrIncompatible if the file belongs to
+// another backend, was written by a newer version, or is no database, and one
+// matching mcpreplay.ErrUnavailable if it cannot be used now.
+func Open(path string, opts *Options) (*Store, error) {
+	return open(path, opts, config{synchronous: "FULL"})
+}
+
+func open(path string, opts *Options, cfg config) (*Store, error) {
+	o, err := opts.resolve()
+	if path == "" || strings.HasPrefix(path, ":memory:") || strings.ContainsRune(path, 0) {
+		err = errors.Join(fmt.Errorf("sqlite: path: must name a file (got %q)", path), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	s := &Store{path: path, opts: o, cfg: cfg, readers: newPool()}
+	for deadline := time.Now().Add(openPatience); ; {
+		if err = s.start(); err == nil {
+			return s, nil
+		}
+		if !busy(err) || time.Now().After(deadline) {
+			return nil, s.unavailable(err)
+		}
+		time.Sleep(time.Millisecond + mathrand.N(10*time.Millisecond))
+	}
+}
+
+// start opens the first connection, and leaves nothing open if that fails.
+func (s *Store) start() error {
+	if !s.opts.ReadOnly {
+		if err := create(s.path); err != nil {
+			return err
+		}
+	}
+	c, err := s.dial()
+	if err != nil {
+		return err
+	}
+	if err := s.enter(c); err != nil {
+		c.close()
+		return err
+	}
+	if s.opts.ReadOnly {
+		<-s.readers.tokens
+		s.readers.tokens <- c
+		return nil
+	}
+	s.writer = s.startWriter(c)
+	return nil
+}
+
+// create makes an empty file for the database, with its own mode: SQLite would
+// make it readable by everyone.
+func create(path string) error {
+	fi, err := os.Stat(path)
+	switch {
+	case err == nil && fi.IsDir():
+		return fmt.Errorf("it is a directory: %w", sqlite3.CANTOPEN_ISDIR)
+	case err == nil, !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil // another process was first
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// enter makes a fresh connection usable: it finds or makes the ledger. When the
+// ledger is there and current nothing is written and no lock is taken, so that
+// opening works while others write.
+func (s *Store) enter(c *conn) error {
+	version, err := s.version(c)
+	if err != nil {
+		return err
+	}
+	if version > 0 {
+		if err := s.identify(c); err != nil {
+			return err
+		}
+	}
+	if version < len(migrations) && s.opts.ReadOnly {
+		return s.incompatible(fmt.Errorf("it holds schema version %d of %d", version, len(migrations)), "open it once for writing")
+	}
+	if err := s.harden(c, s.opts.ReadOnly); err != nil {
+		return err
+	}
+	if version < len(migrations) {
+		if err := s.migrate(c); err != nil {
+			return err
+		}
+		if err := s.identify(c); err != nil {
+			return err
+		}
+	}
+	return c.ready(s.path)
+}
+
+// connect opens a further connection to the ledger that was opened first.
+func (s *Store) connect(reader bool) (*conn, error) {
+	c, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	err = s.identify(c)
+	if err == nil {
+		err = s.harden(c, reader)
+	}
+	if err == nil {
+		err = c.ready(s.path)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// identify checks that the ledger is the configured backend's, and the one that
+// was opened first.
+func (s *Store) identify(c *conn) error {
+	st, _, err := c.raw.Prepare("SELECT backend, instance FROM main.mcpreplay_ledger")
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if !st.Step() {
+		if err := st.Err(); err != nil {
+			return err
+		}
+		return s.incompatible(errors.New("it has the tables of a ledger and no identity"), "restore it from a backup")
+	}
+	if backend := st.ColumnText(0); backend != s.opts.Backend {
+		return s.incompatible(fmt.Errorf("it is the ledger of backend %q, not of %q", backend, s.opts.Backend),
+			"name the ledger of this backend, or configure the backend of this ledger")
+	}
+	switch instance := st.ColumnText(1); s.instance {
+	case "":
+		s.instance = instance
+	case instance:
+	default:
+		return errGone
+	}
+	return nil
+}
+
+// Setup lets the application make its own tables beside the ledger, in one
+// transaction. Several processes may do so at once: they take turns, so
+// CREATE TABLE IF NOT EXISTS is enough. The rules of effects hold, and a
+// failure is an *mcpreplay.EffectError.
+func (s *Store) Setup(ctx context.Context, fn func(context.Context, *Tx) error) error {
+	return s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
+		err := s.call(ctx, c, false, fn)
+		return err == nil, err
+	})
+}
+
+func newInstance() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails: it ends the process instead
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,57 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// Options configure a Store.
+type Options struct {
+	// Backend is the configured name of this ledger. It is written into a new
+	// ledger, and a ledger of another name is refused. Required.
+	Backend string
+
+	// Clock is where the ledger's time comes from, except for leases, which are
+	// always real. Only tests and the lab set it. Defaults to time.Now.
+	Clock func() time.Time
+
+	// MaxClockJump bounds how far the clock may be ahead of the latest committed
+	// record for a write to be accepted: one host with a wrong clock must not
+	// expire everyone. Negative means no bound. Defaults to 366 days.
+	MaxClockJump time.Duration
+
+	// Logger receives what an operator should know. Defaults to none.
+	Logger *slog.Logger
+
+	// ReadOnly opens an existing, current ledger without creating, migrating or
+	// changing anything. Writing methods then return an error matching
+	// mcpreplay.ErrUnavailable.
+	ReadOnly bool
+}
+
+func (o *Options) resolve() (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	var faults []error
+	switch {
+	case r.Backend == "":
+		faults = append(faults, errors.New("sqlite: Options.Backend: must not be empty"))
+	case len(r.Backend) > 200 || strings.ContainsFunc(r.Backend, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		faults = append(faults, fmt.Errorf("sqlite: Options.Backend: must be at most 200 bytes without control characters (got %.40q)", r.Backend))
+	}
+	if r.Clock == nil {
+		r.Clock = time.Now
+	}
+	if r.MaxClockJump == 0 {
+		r.MaxClockJump = 366 * 24 * time.Hour
+	}
+	if r.Logger == nil {
+		r.Logger = slog.New(slog.DiscardHandler)
+	}
+	return r, errors.Join(faults...)
+}

@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"context"
+
+	"mcpreplay"
+)
+
+// readers is how many reads run at once. They never wait for the writer.
+const readers = 4
+
+// pool holds the reading connections: a token for each, with its connection once
+// that has been opened.
+type pool struct {
+	tokens chan *conn
+	quit   chan struct{}
+}
+
+func newPool() *pool {
+	p := &pool{tokens: make(chan *conn, readers), quit: make(chan struct{})}
+	for range readers {
+		p.tokens <- nil
+	}
+	return p
+}
+
+// close waits for the reads that are running.
+func (p *pool) close() (err error) {
+	close(p.quit)
+	for range readers {
+		if e := (<-p.tokens).close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// read runs fn in one snapshot of the ledger. info is the ledger in that same
+// snapshot, with its time as of now.
+func (s *Store) read(ctx context.Context, fn func(c *conn, info mcpreplay.Info) error) error {
+	if err := s.nested(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-s.readers.quit:
+		return s.unavailable(errClosed)
+	default:
+	}
+	var c *conn
+	select {
+	case c = <-s.readers.tokens:
+	case <-ctx.Done():
+		return s.unavailable(ctx.Err())
+	case <-s.readers.quit:
+		return s.unavailable(errClosed)
+	}
+	keep := false
+	defer func() {
+		if !keep { // an error that spoils it, or the end of this goroutine
+			c.close()
+			c = nil
+		}
+		s.readers.tokens <- c
+	}()
+	if err := ctx.Err(); err != nil {
+		keep = true
+		return s.unavailable(err)
+	}
+	err := s.snapshot(ctx, &c, fn)
+	keep = err == nil || translated(err) || busy(err)
+	if err != nil && ctx.Err() != nil && !translated(err) {
+		err = ctx.Err()
+	}
+	return s.unavailable(err)
+}
+
+func (s *Store) snapshot(ctx context.Context, at **conn, fn func(*conn, mcpreplay.Info) error) error {
+	if *at == nil {
+		c, err := s.connect(true)
+		if err != nil {
+			return err
+		}
+		*at = c
+	}
+	c := *at
+	if err := c.attached(); err != nil {
+		return err
+	}
+	// A read may be interrupted: there is nothing to lose.
+	c.raw.SetInterrupt(ctx)
+	defer func() {
+		c.raw.SetInterrupt(context.Background())
+		c.rollback.run(nil)
+	}()
+	if err := c.beginRead.run(nil); err != nil {
+		return err
+	}
+	info, err := c.read()
+	if err != nil {
+		return err
+	}
+	info.Time = s.readTime(info)
+	return fn(c, info)
+}
+
+// look reads a record of this key, or fails with ErrNotFound. The record has its
+// key and its ledger either way.
+func look(c *conn, key mcpreplay.Key, info mcpreplay.Info) (*row, error) {
+	absent := &row{}
+	absent.Key, absent.Ledger = key, info
+	r, err := c.find(key.ID)
+	switch {
+	case err != nil:
+		return absent, err
+	case r == nil || r.Principal != key.Principal:
+		return absent, mcpreplay.ErrNotFound
+	}
+	r.Ledger = info
+	return r, nil
+}

@@ -1,0 +1,97 @@
+package mcpreplay
+
+import (
+	"context"
+	"time"
+)
+
+// Store is a ledger. Each method is one whole transition: it is durable when it
+// returns nil, and it changed nothing when it returns an error, except for an
+// error matching ErrUnknown. Time, order and identity are the store's own.
+//
+// An implementation passes storetest.Run. All methods are safe for concurrent use,
+// from any number of processes on the same ledger.
+type Store interface {
+	// Info identifies the ledger.
+	Info(ctx context.Context) (Info, error)
+
+	// Get reads one record, result included, in one snapshot. It returns
+	// ErrNotFound, and a Record with only Key and Ledger filled, when there is
+	// none for this principal.
+	Get(ctx context.Context, key Key) (Record, error)
+
+	// Events reads the history of one operation, oldest first. It returns
+	// ErrNotFound when there is no record for this principal.
+	Events(ctx context.Context, key Key) ([]Event, error)
+
+	// List reads records, newest first.
+	List(ctx context.Context, f Filter) ([]Record, error)
+
+	// Begin inserts the record of op in the state first.To unless its id is
+	// known. Exactly one caller ever sees started. If the record exists and
+	// belongs to op's principal it is returned as it is; whether it stands for
+	// the same request is for the caller to compare. It returns ErrConflict if
+	// the id belongs to another principal, and ErrExpired if the right to write
+	// ended before the insert and first.To is not not_applied.
+	Begin(ctx context.Context, op Operation, first Change) (rec Record, started bool, err error)
+
+	// Advance changes a record if its revision is still c.Revision. It returns
+	// ErrStale if not, ErrNotFound if there is no record, and a *TransitionError
+	// if the change is not a legal transition.
+	Advance(ctx context.Context, c Change) (Record, error)
+
+	Close() error
+}
+
+// Applier is the extra ability of a concrete store: to run an effect inside the
+// ledger's own transaction of type Tx.
+type Applier[Tx any] interface {
+	Store
+
+	// Apply inserts the record of op, then runs effect, and commits record,
+	// effect and result together as applied. If the id is known, effect does not
+	// run and the record is returned with started false, as Begin does; the
+	// errors of Begin apply.
+	//
+	// ctx bounds the wait for the ledger. Once effect has been called the
+	// outcome is the ledger's: effect gets a context that is not cancelled with
+	// ctx. effect may be called more than once and must touch nothing but its
+	// transaction. If it fails or panics everything is rolled back and Apply
+	// returns an *EffectError.
+	Apply(ctx context.Context, op Operation, effect func(context.Context, Tx) (Outcome, error)) (rec Record, started bool, err error)
+
+	// ApplyStep runs effect and makes change c in one transaction, under the
+	// rules of Advance and Apply. The revision is compared before effect runs.
+	// effect may complete its copy of the change with what it did: Effect, Result
+	// and Event; anything else it sets there is ignored.
+	ApplyStep(ctx context.Context, c Change, effect func(context.Context, Tx, *Change) error) (Record, error)
+
+	// View reads a record and lets look read the application's own tables in the
+	// same snapshot. Writing through the handle fails. look is not called when
+	// there is no record.
+	View(ctx context.Context, key Key, look func(context.Context, Tx, Record) error) (Record, error)
+}
+
+// Change is one compare-and-set of a record, with the event that tells of it.
+type Change struct {
+	Key      Key
+	Revision int64 // the revision it was decided on; ignored by Begin
+	To       State // "" keeps the state
+	Fence    bool  // with To not_applied: placed on purpose
+	Owner    string
+	Lease    time.Duration // from the store's own time; 0 keeps or sets none
+	Effect   string        // "" keeps the reference
+	Result   *Result       // nil keeps the result
+	Event    Event         // Kind "" appends none: only for a renewal
+}
+
+// Filter selects records for List. Zero fields select everything.
+type Filter struct {
+	Principal string
+	ID        string
+	Tool      string
+	State     State
+	Since     time.Time // created at or after
+	Before    int64     // Seq, exclusive: the cursor of the next page
+	Limit     int       // 0 means 100; at most 1000
+}

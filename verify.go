@@ -1,0 +1,253 @@
+package mcpreplay
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+)
+
+// Report is what Verify found.
+type Report struct {
+	Operations int
+	Events     int
+	Unsettled  int // in_progress with no live owner: their outcome is unknown, which is no fault of the ledger
+	Findings   []Finding
+}
+
+// Consistent reports whether there is nothing wrong with the ledger.
+func (r Report) Consistent() bool { return len(r.Findings) == 0 }
+
+// Finding is one broken invariant.
+type Finding struct {
+	OperationID string
+	Rule        string // one of the Rule constants
+	Detail      string
+}
+
+func (f Finding) String() string { return f.OperationID + ": " + f.Rule + ": " + f.Detail }
+
+// The rules of a consistent ledger. They are stable strings.
+const (
+	RuleID            = "id"            // the id is well formed, and somebody's
+	RuleOrder         = "order"         // records are listed newest first, each once
+	RuleState         = "state"         // the record is in the state its last event led to
+	RuleHistory       = "history"       // the events are a chain of legal transitions
+	RuleOnce          = "once"          // one outcome at most was recorded
+	RuleContradiction = "contradiction" // no late outcome disagreed with the record
+	RuleRevision      = "revision"      // every event has a revision of its own, and the record the last
+	RulePosition      = "position"      // positions grow, are used once, and end where the ledger does
+	RuleTime          = "time"          // time never runs backwards
+	RuleResult        = "result"        // what is final has its result, as its digest says, or is fenced
+	RuleDigests       = "digests"       // what was asked can be compared with what is asked again
+)
+
+// verifyPage is small because records come with their results.
+const verifyPage = 100
+
+// Verify proves the ledger in s consistent: every record against its events, and
+// all of them against each other. It only reads, and may run while others write.
+// The error is about reading; what is wrong with the ledger is in the report.
+func Verify(ctx context.Context, s Store) (Report, error) {
+	v := verifier{s: s, used: map[int64]uint64{}}
+	for {
+		recs, err := s.List(ctx, Filter{Before: v.before, Limit: verifyPage})
+		if err != nil {
+			return v.report, fmt.Errorf("list: %w", err)
+		}
+		for _, rec := range recs {
+			if err := v.operation(ctx, rec); err != nil {
+				return v.report, fmt.Errorf("operation %s: %w", rec.ID, err)
+			}
+		}
+		if len(recs) < verifyPage {
+			return v.report, nil
+		}
+	}
+}
+
+type verifier struct {
+	s      Store
+	report Report
+	before int64            // Seq of the record before, the next newer one
+	newer  time.Time        // and when it was created
+	used   map[int64]uint64 // bitmap of positions by 64
+}
+
+func (v *verifier) operation(ctx context.Context, rec Record) error {
+	var order []Finding
+	if v.before != 0 && rec.Seq >= v.before {
+		order = append(order, Finding{rec.ID, RuleOrder, fmt.Sprintf("sequence %d is listed after %d", rec.Seq, v.before)})
+		// The cursor would not move any more.
+		rec.Seq = v.before - 1
+	}
+	if v.before != 0 && rec.CreatedAt.After(v.newer) {
+		order = append(order, Finding{rec.ID, RuleTime, "created after an operation that is newer"})
+	}
+	v.before, v.newer = rec.Seq, rec.CreatedAt
+
+	events, findings, err := v.settled(ctx, &rec)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		bit := uint64(1) << (e.Position & 63)
+		if v.used[e.Position>>6]&bit != 0 {
+			findings = append(findings, Finding{rec.ID, RulePosition, fmt.Sprintf("position %d is used twice", e.Position)})
+		}
+		v.used[e.Position>>6] |= bit
+	}
+	v.report.Operations++
+	v.report.Events += len(events)
+	if rec.State == StateInProgress && !rec.Live {
+		v.report.Unsettled++
+	}
+	v.report.Findings = append(append(v.report.Findings, order...), findings...)
+	return nil
+}
+
+// settled checks rec against its events. They are read one after the other, so
+// others may write in between: a fault counts only if the record was the same
+// before and after its events were read.
+func (v *verifier) settled(ctx context.Context, rec *Record) ([]Event, []Finding, error) {
+	events, err := v.s.Events(ctx, rec.Key)
+	if err != nil {
+		return nil, nil, err
+	}
+	findings := check(*rec, events)
+	for tries := 0; len(findings) > 0 && tries < 10; tries++ {
+		again, err := v.s.Get(ctx, rec.Key)
+		if err != nil {
+			return nil, nil, err
+		}
+		same := again.Revision == rec.Revision && again.Position == rec.Position
+		*rec = again
+		if same && tries > 0 {
+			break
+		}
+		if events, err = v.s.Events(ctx, rec.Key); err != nil {
+			return nil, nil, err
+		}
+		findings = check(*rec, events)
+	}
+	return events, findings, nil
+}
+
+func check(rec Record, events []Event) (found []Finding) {
+	fail := func(rule, format string, args ...any) {
+		found = append(found, Finding{rec.ID, rule, fmt.Sprintf(format, args...)})
+	}
+	checkRecord(rec, fail)
+	if len(events) == 0 {
+		fail(RuleHistory, "there are no events")
+		return found
+	}
+	checkHistory(rec, events, fail)
+	last := events[len(events)-1]
+	if rec.State != last.State {
+		fail(RuleState, "it is %s, but its last event led to %s", rec.State, last.State)
+	}
+	if rec.Position != last.Position {
+		fail(RulePosition, "it is at %d, but its last event at %d", rec.Position, last.Position)
+	}
+	// A renewal makes a revision without an event, and nothing final is renewed.
+	if rec.Revision < last.Revision || rec.State.Final() && rec.Revision != last.Revision {
+		fail(RuleRevision, "it has revision %d, but its last event %d", rec.Revision, last.Revision)
+	}
+	if last.Position > rec.Ledger.Position {
+		fail(RulePosition, "an event is at %d, but the ledger at %d", last.Position, rec.Ledger.Position)
+	}
+	if last.At.After(rec.UpdatedAt) {
+		fail(RuleTime, "its last event is later than its update")
+	}
+	return found
+}
+
+// checkRecord holds what a record must be by itself.
+func checkRecord(rec Record, fail func(rule, format string, args ...any)) {
+	if err := ValidateID(rec.ID); err != nil {
+		fail(RuleID, "%v", err)
+	}
+	if rec.Principal == "" {
+		fail(RuleID, "it has no principal")
+	}
+	if rec.Fenced && rec.State != StateNotApplied {
+		fail(RuleState, "it is fenced and %s", rec.State)
+	}
+	if rec.CreatedAt.After(rec.UpdatedAt) {
+		fail(RuleTime, "updated before it was created")
+	}
+	if rec.UpdatedAt.After(rec.Ledger.Time) {
+		fail(RuleTime, "updated after the ledger's own time")
+	}
+	if bare := rec.Fenced && rec.Tool == ""; !bare {
+		d := rec.Digests
+		if d.KeyID == "" {
+			fail(RuleDigests, "there is no key id")
+		}
+		for _, digest := range [][]byte{d.Fingerprint, d.Arguments, d.Answers, d.State} {
+			if len(digest) != sha256.Size {
+				fail(RuleDigests, "a digest has %d bytes", len(digest))
+			}
+		}
+	}
+	switch res := rec.Result; {
+	case res == nil:
+		if rec.State.Final() && !rec.Fenced {
+			fail(RuleResult, "it is %s without a result", rec.State)
+		}
+	case len(res.Digest) != sha256.Size:
+		fail(RuleResult, "the digest has %d bytes", len(res.Digest))
+	case res.Size < 0:
+		fail(RuleResult, "the size is %d", res.Size)
+	case res.Dropped():
+	case res.Size != int64(len(res.Body)):
+		fail(RuleResult, "it has %d bytes, not %d", len(res.Body), res.Size)
+	default:
+		if sum := sha256.Sum256(res.Body); !bytes.Equal(sum[:], res.Digest) {
+			fail(RuleResult, "its bytes do not match their digest")
+		}
+	}
+}
+
+// checkHistory holds how each event must follow from the one before.
+func checkHistory(rec Record, events []Event, fail func(rule, format string, args ...any)) {
+	var before Event // in StateNone
+	before.At = rec.CreatedAt
+	outcomes := 0
+	for _, e := range events {
+		if err := follows(before.State, e); err != nil {
+			fail(RuleHistory, "%s: %v", e.Kind, err)
+		}
+		switch e.Kind {
+		case EventApply, EventFinish:
+			if outcomes++; outcomes > 1 {
+				fail(RuleOnce, "%s is a second outcome", e.Kind)
+			}
+		case EventContradiction:
+			fail(RuleContradiction, "%s", e.Evidence)
+		}
+		if e.Position <= before.Position {
+			fail(RulePosition, "an event at %d follows one at %d", e.Position, before.Position)
+		}
+		if e.Revision <= before.Revision {
+			fail(RuleRevision, "an event with %d follows one with %d", e.Revision, before.Revision)
+		}
+		if e.At.Before(before.At) {
+			fail(RuleTime, "%s happened before what came before it", e.Kind)
+		}
+		before = e
+	}
+}
+
+// follows is the one place, beside Transition, that knows which events may stand
+// without one: those that keep a state, and of a final state only what tells of
+// something after the end.
+func follows(from State, e Event) error {
+	after := e.Kind == EventContradiction || e.Kind == EventCompensation
+	if e.State == from && from != StateNone && (!from.Final() || after) {
+		return nil
+	}
+	return Transition(from, e.State)
+}
