@@ -2,8 +2,11 @@ package mcpreplay
 
 import "errors"
 
-// MetaOperation is the member of a result's _meta that holds its Mark.
-const MetaOperation = "mcpreplay/operation"
+// Members of _meta on the wire.
+const (
+	MetaOperationID = "mcpreplay/operation-id" // of a request: the operation id, a string
+	MetaOperation   = "mcpreplay/operation"    // of a result: its Mark
+)
 
 // Mark is what a guarded server writes beside a result: which operation it is
 // the result of, and which ledger says so.
@@ -70,4 +73,11 @@ func (o object) ledger() (l LedgerRef, ok bool) {
 		return LedgerRef{}, false
 	}
 	return l, true
+}
+
+// Follows reports whether l is the ledger that was seen as earlier, and not an
+// older state of it. Another instance or incarnation is another ledger, or one
+// that was restored: what it does not know may have happened all the same.
+func (l LedgerRef) Follows(earlier LedgerRef) bool {
+	return l.Instance == earlier.Instance && l.Incarnation == earlier.Incarnation && l.Position >= earlier.Position
 }

@@ -48,6 +48,21 @@ func ParseObservation(raw []byte, want Scope) (Observation, error) {
 	return obs, nil
 }
 
+// ParseStatus is ParseObservation for the whole result of get_operation_status.
+func ParseStatus(result []byte, want Scope) (Observation, error) {
+	if v := ClassifyResult(result); v.Kind != VerdictResult {
+		return Observation{}, reject("status", "not a complete result (%s)", v.Detail)
+	}
+	o, err := readObject(result)
+	if err != nil {
+		return Observation{}, reject("status", "%v", err)
+	}
+	if isError, _ := o.boolean("isError"); isError {
+		return Observation{}, reject("status", "the status tool reports an error")
+	}
+	return ParseObservation(o["structuredContent"], want)
+}
+
 // action is what the checked observation o allows.
 func (o *Observation) action(said Action) Action {
 	switch {

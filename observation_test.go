@@ -287,3 +287,51 @@ func FuzzParseObservation(f *testing.F) {
 		}
 	})
 }
+
+func TestParseStatus(t *testing.T) {
+	tests := []struct{ name, result, rule string }{
+		{"complete", `{"resultType":"complete","content":[],"structuredContent":` + applied.json() + `}`, ""},
+		{"an error", `{"content":[],"isError":true,"structuredContent":` + applied.json() + `}`, "status"},
+		{"a question", `{"resultType":"input_required","inputRequests":{},"structuredContent":` + applied.json() + `}`, "status"},
+		{"an unknown type", `{"resultType":"task","content":[],"structuredContent":` + applied.json() + `}`, "status"},
+		{"not JSON", `<html>`, "status"},
+		{"text alone", `{"content":[{"type":"text","text":"applied"}]}`, "json"},
+		{"wrong case", `{"content":[],"StructuredContent":` + applied.json() + `}`, "json"},
+		{"two of them", `{"content":[],"structuredContent":{},"structuredContent":` + applied.json() + `}`, "status"},
+		{"of another principal", `{"content":[],"structuredContent":` + applied.with("principal", `"bob"`).json() + `}`, "identity_mismatch"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			obs, err := mcpreplay.ParseStatus([]byte(tt.result), aliceScope)
+			var oe *mcpreplay.ObservationError
+			switch {
+			case tt.rule == "" && (err != nil || obs.State != mcpreplay.StateApplied):
+				t.Errorf("ParseStatus() = %+v, %v", obs, err)
+			case tt.rule != "" && (!errors.As(err, &oe) || oe.Rule != tt.rule):
+				t.Errorf("ParseStatus() = %v, want the rule %q", err, tt.rule)
+			}
+		})
+	}
+}
+
+func TestLedgerFollows(t *testing.T) {
+	seen := mcpreplay.LedgerRef{Instance: "i", Incarnation: 1, Position: 7}
+	tests := []struct {
+		name  string
+		later mcpreplay.LedgerRef
+		want  bool
+	}{
+		{"the same", seen, true},
+		{"a later position", mcpreplay.LedgerRef{Instance: "i", Incarnation: 1, Position: 8}, true},
+		{"an earlier position", mcpreplay.LedgerRef{Instance: "i", Incarnation: 1, Position: 6}, false},
+		{"another instance", mcpreplay.LedgerRef{Instance: "j", Incarnation: 1, Position: 8}, false},
+		{"a declared restore", mcpreplay.LedgerRef{Instance: "i", Incarnation: 2, Position: 8}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.later.Follows(seen); got != tt.want {
+				t.Errorf("Follows() = %t, want %t", got, tt.want)
+			}
+		})
+	}
+}

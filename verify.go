@@ -57,6 +57,10 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 			return v.report, fmt.Errorf("list: %w", err)
 		}
 		for _, rec := range recs {
+			if v.before != 0 && rec.Seq >= v.before {
+				v.fail(rec, RuleOrder, "sequence %d is listed after %d", rec.Seq, v.before)
+				return v.report, nil // such a list may never end
+			}
 			if err := v.operation(ctx, rec); err != nil {
 				return v.report, fmt.Errorf("operation %s: %w", rec.ID, err)
 			}
@@ -76,14 +80,8 @@ type verifier struct {
 }
 
 func (v *verifier) operation(ctx context.Context, rec Record) error {
-	var order []Finding
-	if v.before != 0 && rec.Seq >= v.before {
-		order = append(order, Finding{rec.ID, RuleOrder, fmt.Sprintf("sequence %d is listed after %d", rec.Seq, v.before)})
-		// The cursor would not move any more.
-		rec.Seq = v.before - 1
-	}
 	if v.before != 0 && rec.CreatedAt.After(v.newer) {
-		order = append(order, Finding{rec.ID, RuleTime, "created after an operation that is newer"})
+		v.fail(rec, RuleTime, "created after an operation that is newer")
 	}
 	v.before, v.newer = rec.Seq, rec.CreatedAt
 
@@ -94,7 +92,7 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 	for _, e := range events {
 		bit := uint64(1) << (e.Position & 63)
 		if v.used[e.Position>>6]&bit != 0 {
-			findings = append(findings, Finding{rec.ID, RulePosition, fmt.Sprintf("position %d is used twice", e.Position)})
+			v.fail(rec, RulePosition, "position %d is used twice", e.Position)
 		}
 		v.used[e.Position>>6] |= bit
 	}
@@ -103,8 +101,12 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 	if rec.State == StateInProgress && !rec.Live {
 		v.report.Unsettled++
 	}
-	v.report.Findings = append(append(v.report.Findings, order...), findings...)
+	v.report.Findings = append(v.report.Findings, findings...)
 	return nil
+}
+
+func (v *verifier) fail(rec Record, rule, format string, args ...any) {
+	v.report.Findings = append(v.report.Findings, Finding{rec.ID, rule, fmt.Sprintf(format, args...)})
 }
 
 // settled checks rec against its events. They are read one after the other, so

@@ -164,22 +164,36 @@ func (c *drainConn) accept(l line) jsonrpc.Message {
 		return c.failed(bad.id)
 	}
 	if !bad.silent {
-		c.write(bad.encode())
+		c.write(c.unlessRunning(bad).encode())
 	}
 	return nil
+}
+
+// unlessRunning takes the id from an error if it belongs to a call that is running:
+// the client would read the error as that call's, which may yet take effect.
+func (c *drainConn) unlessRunning(bad *badMessage) *badMessage {
+	id := messageID(bad.id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.running[id]; ok {
+		bad.id = nil
+	}
+	return bad
+}
+
+// messageID reads a usable id. It is zero if there is none.
+func messageID(raw json.RawMessage) (id jsonrpc.ID) {
+	var v any
+	if json.Unmarshal(raw, &v) == nil {
+		id, _ = jsonrpc.MakeID(v)
+	}
+	return id
 }
 
 // failed stands in for an answer of the client that could not be read, so that the
 // call that asked does not wait for ever.
 func (c *drainConn) failed(raw json.RawMessage) jsonrpc.Message {
-	var v any
-	if json.Unmarshal(raw, &v) != nil {
-		return nil
-	}
-	id, err := jsonrpc.MakeID(v)
-	if err != nil {
-		return nil
-	}
+	id := messageID(raw)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.asked[id]; !ok {
@@ -200,9 +214,6 @@ func (c *drainConn) register(m jsonrpc.Message) *badMessage {
 			break
 		}
 		if _, taken := c.running[m.ID]; taken {
-			// The id belongs to the call that is running: an error under it
-			// would be read as that call's, which may yet take effect. The SDK
-			// itself never answers a second one.
 			return invalid("the id is in use by a call that is running")
 		}
 		c.running[m.ID] = m.Method
@@ -294,15 +305,18 @@ func (c *drainConn) inputEnded(err error) {
 	c.drain("input ended")
 }
 
-// drain stops accepting. It returns at once; Run waits for the session to end.
-func (c *drainConn) drain(reason string) {
+// drain stops accepting and reports whether that is news. It returns at once; Run
+// waits for the session to end.
+func (c *drainConn) drain(reason string) (first bool) {
 	c.drainOnce.Do(func() {
+		first = true
 		c.mu.Lock()
 		pending := c.pending
 		c.mu.Unlock()
 		c.log.Info("draining", "reason", reason, "running", pending)
 		close(c.draining)
 	})
+	return first
 }
 
 // abandon ends the session with calls still running and returns how many. The SDK

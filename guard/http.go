@@ -345,7 +345,7 @@ func RunHTTP(ctx context.Context, addr string, h http.Handler, o *HTTPOptions) e
 	if opts.AllowUnauthenticated && !isLoopback(host) {
 		return fmt.Errorf("guard: HTTPOptions.AllowUnauthenticated: only on loopback, not on %s", host)
 	}
-	stop, release := stopSignals(ctx, opts.Logger)
+	stop, release := stopSignals(ctx)
 	defer release()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"mcpreplay"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -56,7 +57,10 @@ func checkMessage(text []byte, limits *mcpreplay.Limits) (inbound, *badMessage) 
 		id = nil
 	}
 	if fault != nil {
-		bad := faultyText(text, fault).under(id)
+		bad := faultyText(text, fault)
+		if bad.code != jsonrpc.CodeParseError { // nothing in a text that is not JSON can be trusted
+			bad.under(id)
+		}
 		if err == nil { // nothing may answer a notification or an answer, however broken
 			_, asks := m["id"]
 			bad.answer = m["method"] == nil && (m["result"] != nil || m["error"] != nil)

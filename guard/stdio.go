@@ -69,7 +69,7 @@ func (s *Stdio) Run(ctx context.Context, server *mcp.Server) error {
 	if err != nil {
 		return err
 	}
-	stop, release := stopSignals(ctx, o.Logger)
+	stop, release := stopSignals(ctx)
 	defer release()
 
 	c := newDrainConn(o)
@@ -84,22 +84,24 @@ func (s *Stdio) Run(ctx context.Context, server *mcp.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
 
-	select {
-	case err := <-ended:
-		return c.result(err)
-	case reason := <-stop:
-		c.drain(reason)
-	case <-c.draining:
-	}
-	timeout := time.NewTimer(o.DrainTimeout)
-	defer timeout.Stop()
-	select {
-	case err := <-ended:
-		return c.result(err)
-	case <-timeout.C:
-		n := c.abandon()
-		o.Logger.Error("drain timed out", "running", n, "timeout", o.DrainTimeout)
-		return fmt.Errorf("guard: %d calls still running after %v: %w", n, o.DrainTimeout, context.DeadlineExceeded)
+	draining := c.draining
+	var timeout <-chan time.Time
+	for {
+		select {
+		case err := <-ended:
+			return c.result(err)
+		case reason := <-stop:
+			if !c.drain(reason) {
+				o.Logger.Info("already draining", "reason", reason)
+			}
+		case <-draining:
+			draining = nil
+			timeout = time.After(o.DrainTimeout)
+		case <-timeout:
+			n := c.abandon()
+			o.Logger.Error("drain timed out", "running", n, "timeout", o.DrainTimeout)
+			return fmt.Errorf("guard: %d calls still running after %v: %w", n, o.DrainTimeout, context.DeadlineExceeded)
+		}
 	}
 }
 
@@ -142,10 +144,10 @@ func (s *Stdio) resolve() (Stdio, error) {
 
 const defaultDrain = 30 * time.Second
 
-// stopSignals delivers the first reason to stop: ctx, or a signal that would have
-// ended the process. Later signals are only logged until release is called: hosts
-// and wrappers send several in a row, and the second must not cut an effect short.
-func stopSignals(ctx context.Context, log *slog.Logger) (stop <-chan string, release func()) {
+// stopSignals delivers reasons to stop: ctx, and the signals that would have ended
+// the process. They do not until release is called: hosts and wrappers send several
+// in a row, and the second must not cut an effect short.
+func stopSignals(ctx context.Context) (stop <-chan string, release func()) {
 	surviveBrokenPipes()
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
@@ -153,24 +155,24 @@ func stopSignals(ctx context.Context, log *slog.Logger) (stop <-chan string, rel
 	}
 	got := make(chan os.Signal, 4)
 	signal.Notify(got, signals...)
-	reasons := make(chan string, 1)
-	quit := make(chan struct{})
+	reasons, quit := make(chan string), make(chan struct{})
 	go func() {
-		done := ctx.Done()
+		cancelled := ctx.Done()
 		for {
-			reason := "context cancelled"
+			var reason string
 			select {
-			case <-quit:
-				return
-			case <-done:
-				done = nil
+			case <-cancelled:
+				cancelled = nil
+				reason = "context cancelled"
 			case s := <-got:
 				reason = s.String()
+			case <-quit:
+				return
 			}
 			select {
 			case reasons <- reason:
-			default:
-				log.Info("already stopping", "reason", reason)
+			case <-quit:
+				return
 			}
 		}
 	}()

@@ -8,10 +8,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/spf13/cobra"
-
 	"mcpreplay"
 	"mcpreplay/sqlite"
+
+	"github.com/spf13/cobra"
 )
 
 // maxReason bounds what is recorded as the reason of a fence, in bytes, as the
@@ -35,7 +35,7 @@ unknown.
 Exit code 0 says that "not applied" stands, 1 that nothing was fenced, and 3 that
 the outcome is unknown.`,
 		Example: `  mcpreplay fence order-1842 --principal alice --reason "client gave up" --ledger sqlite:issues.db`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneOperation,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key := mcpreplay.Key{Principal: principal, ID: args[0]}
 			if err := checkFence(key, reason); err != nil {
@@ -64,9 +64,6 @@ the outcome is unknown.`,
 }
 
 func checkFence(key mcpreplay.Key, reason string) error {
-	if err := mcpreplay.ValidateID(key.ID); err != nil {
-		return misused("an id is what the caller chose, or the operationId of a reply", "%w", err)
-	}
 	if key.Principal == "" {
 		return misused("name it with --principal NAME: a fence belongs to it like the operation would", "no principal given")
 	}

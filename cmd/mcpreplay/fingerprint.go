@@ -9,9 +9,9 @@ import (
 	"io"
 	"os"
 
-	"github.com/spf13/cobra"
-
 	"mcpreplay"
+
+	"github.com/spf13/cobra"
 )
 
 // fingerprintKeyEnv names the variable that other implementations of contract v1
@@ -127,7 +127,7 @@ func fingerprintLines(e *env, digest func(line []byte) (string, error)) error {
 			continue
 		}
 		if bytes.HasPrefix(line, []byte("\uFEFF")) {
-			return misused("save the text as UTF-8 without a byte order mark", "line %d: it begins with a byte order mark", n)
+			return misused("", "line %d: $: a byte order mark: save the text without one", n)
 		}
 		sum, err := digest(line)
 		if err != nil {

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-
-	"github.com/spf13/cobra"
+	"fmt"
+	"io/fs"
+	"os"
 
 	"mcpreplay"
 	"mcpreplay/sqlite"
+
+	"github.com/spf13/cobra"
 )
 
 func newStatus(e *env) *cobra.Command {
@@ -23,11 +26,8 @@ the record, not the effect: whether the effect is still there it does not know.
 Exit code 0 says that the operation is settled (applied, partial or not_applied)
 and 3 that its outcome is unknown, which is not the same as "it did not happen".`,
 		Example: `  mcpreplay status order-1842 --ledger sqlite:issues.db`,
-		Args:    cobra.ExactArgs(1),
+		Args:    oneOperation,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := mcpreplay.ValidateID(args[0]); err != nil {
-				return misused("an id is what the caller chose, or the operationId of a reply", "%w", err)
-			}
 			s, err := openReadOnly(ledger)
 			if err != nil {
 				return err
@@ -46,7 +46,19 @@ and 3 that its outcome is unknown, which is not the same as "it did not happen".
 	return cmd
 }
 
-// openReadOnly opens the ledger of a command that only looks.
+// oneOperation checks that the arguments of a command are one operation id.
+func oneOperation(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return misused("see "+cmd.CommandPath()+" --help", "give one operation id (got %d)", len(args))
+	}
+	if err := mcpreplay.ValidateID(args[0]); err != nil {
+		return misused("an id is what the caller chose, or the operationId of a reply", "%w", err)
+	}
+	return nil
+}
+
+// openReadOnly opens a ledger that exists, whatever its backend, for a command
+// that only looks.
 func openReadOnly(ledger string) (*sqlite.Store, error) {
 	if ledger == "" {
 		return nil, misused("name one with --ledger sqlite:PATH", "no ledger given")
@@ -55,7 +67,23 @@ func openReadOnly(ledger string) (*sqlite.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openLedger(path, &sqlite.Options{ReadOnly: true})
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, failed(fmt.Errorf("there is no file %s", path), "name the file of a server's --ledger; the server creates it")
+	case err != nil:
+		return nil, failed(fmt.Errorf("open the ledger: %w", err), "check the path and its permissions")
+	case !fi.Mode().IsRegular():
+		return nil, failed(fmt.Errorf("%s is no regular file", path), "name the file of a server's --ledger")
+	}
+	s, err := sqlite.Open(path, &sqlite.Options{ReadOnly: true})
+	switch {
+	case errors.Is(err, mcpreplay.ErrIncompatible):
+		return nil, failed(fmt.Errorf("open the ledger: %w", err), "name the file of a server's --ledger, and use a program at least as new as the server")
+	case err != nil:
+		return nil, failed(fmt.Errorf("open the ledger: %w", err), "check the path and its permissions")
+	}
+	return s, nil
 }
 
 // readStatus reads one operation, of any principal if none is named: ids are
@@ -83,6 +111,9 @@ func readStatus(ctx context.Context, s mcpreplay.Store, id, principal string) (*
 		return v, nil
 	}
 	v.Record = viewRecord(rec)
+	if rec.Result != nil {
+		v.body = rec.Result.Body
+	}
 	events, err := s.Events(ctx, key)
 	if err != nil {
 		return nil, err

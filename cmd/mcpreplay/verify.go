@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/spf13/cobra"
-
 	"mcpreplay"
+
+	"github.com/spf13/cobra"
 )
 
 // verifyView is what verify tells of a ledger. Its members are a contract:

@@ -19,6 +19,8 @@ type statusView struct {
 	Observation mcpreplay.Observation `json:"observation"`
 	Record      *recordView           `json:"record"` // null if there is none
 	Events      []eventView           `json:"events"`
+
+	body []byte // of the stored result
 }
 
 type recordView struct {
@@ -122,8 +124,8 @@ func (v *statusView) print(w io.Writer) error {
 		row("principal", "%s", plain(r.Principal))
 		row("created", "%s", r.CreatedAt)
 		row("updated", "%s", r.UpdatedAt)
-		row("may be written until", "%s", orNone(r.AuthorityUntil))
-		row("may be replayed until", "%s", orNone(r.RetentionUntil))
+		row("authority until", "%s", orNone(r.AuthorityUntil))
+		row("retention until", "%s", orNone(r.RetentionUntil))
 		if r.Effect != "" {
 			row("effect", "%s", plain(r.Effect))
 		}
@@ -150,7 +152,7 @@ func (v *statusView) result() string {
 	if r.IsError {
 		text = "an error, " + text
 	}
-	body := string(v.Observation.StoredResult)
+	body := string(v.body)
 	switch {
 	case r.Dropped:
 		return text + ", no longer kept"

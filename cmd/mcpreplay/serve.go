@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"mcpreplay"
+	"mcpreplay/guard"
+	"mcpreplay/internal/issues"
+	"mcpreplay/sqlite"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/spf13/cobra"
+)
+
+// serveFlags mirror the options of the guard, its store and its transport.
+type serveFlags struct {
+	ledger    string
+	backend   string
+	principal string
+	http      string
+	tokens    []string
+	keyFile   string
+	authority time.Duration
+	retention time.Duration
+	state     time.Duration
+	maxJump   time.Duration
+}
+
+func newServe(e *env) *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the guarded issue tracker over stdio or HTTP",
+		Long: `Serve the issue tracker of the demo: create_guarded_issue, get_operation_status,
+fence_operation and list_my_operations, over standard input and output or, with
+--http, over streamable HTTP. Issues and ledger are in one SQLite file.
+
+At the end of input and on SIGTERM every accepted call is finished and answered
+before the process exits.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serve(cmd.Context(), e, &f, nil)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (f *serveFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.ledger, "ledger", "", "ledger to keep, as sqlite:PATH (default: issues.db in the user's state directory)")
+	flags.StringVar(&f.backend, "backend", "issues", "name of the ledger; one of another name is refused")
+	flags.StringVar(&f.principal, "principal", "local", "principal of calls over stdio")
+	flags.StringVar(&f.http, "http", "", "address to serve HTTP on, such as :8080 (loopback unless a host is named)")
+	flags.StringArrayVar(&f.tokens, "token", nil, "bearer token of a principal, as NAME=TOKEN; may be repeated")
+	flags.StringVar(&f.keyFile, "key-file", "", "file of secrets, created if absent (default: the ledger's path and .keys)")
+	flags.DurationVar(&f.authority, "authority-ttl", 15*time.Minute, "how long after its first round an operation may be written")
+	flags.DurationVar(&f.retention, "replay-retention", 7*24*time.Hour, "how long a result may be replayed")
+	flags.DurationVar(&f.state, "state-ttl", 10*time.Minute, "how long request state may be echoed")
+	flags.DurationVar(&f.maxJump, "max-clock-jump", 366*24*time.Hour, "how far the clock may be ahead of the latest record")
+}
+
+// keys are the two rings of a server: for what it seals and for fingerprints.
+type keys struct{ seal, fingerprint *mcpreplay.Keyring }
+
+func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
+	debug.SetGCPercent(400) // the SDK's decoder makes much short-lived garbage
+	log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	httpOptions, err := f.httpOptions(e, log)
+	if err != nil {
+		return err
+	}
+	path, err := f.path(e)
+	if err != nil {
+		return err
+	}
+	ring, err := f.keys(path, lab)
+	if err != nil {
+		return err
+	}
+	clock, wrap, err := lab.seams()
+	if err != nil {
+		return err
+	}
+	store, err := openLedger(path, &sqlite.Options{Backend: f.backend, Clock: clock, MaxClockJump: f.maxJump, Logger: log})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	if err := issues.Setup(ctx, store); err != nil {
+		return failed(err, "check the ledger's file and its permissions")
+	}
+	wrapped := wrap(store)
+	g, err := guard.New(wrapped, &guard.Options{
+		Keys: ring.seal, FingerprintKeys: ring.fingerprint, Name: "mcpreplay-issues", Principal: f.principal,
+		AuthorityTTL: f.authority, Retention: f.retention, StateTTL: f.state, ShortRetention: lab != nil, Logger: log,
+	})
+	if err != nil {
+		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
+	}
+	server := issues.NewServer(g, wrapped, buildVersion())
+	if httpOptions != nil {
+		return serveHTTP(ctx, f.http, server, httpOptions)
+	}
+	if err := (&guard.Stdio{In: e.stdin, Out: e.stdout, Logger: log}).Run(ctx, server); err != nil {
+		return failed(err, "calls may have been cut off: ask get_operation_status what became of them")
+	}
+	return nil
+}
+
+func serveHTTP(ctx context.Context, addr string, server *mcp.Server, o *guard.HTTPOptions) error {
+	handler, err := guard.HTTPHandler(server, o)
+	if err != nil {
+		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
+	}
+	if err := guard.RunHTTP(ctx, addr, handler, o); err != nil {
+		return failed(err, "is the address free, and of this machine?")
+	}
+	return nil
+}
+
+// path is where the ledger is. The default has a directory of its own, made for
+// it; a path that was given must be in one that exists.
+func (f *serveFlags) path(e *env) (string, error) {
+	if f.ledger != "" {
+		return ledgerPath(f.ledger)
+	}
+	dir, err := stateDir(e)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", failed(err, "name a ledger with --ledger sqlite:PATH")
+	}
+	return filepath.Join(dir, "issues.db"), nil
+}
+
+func (f *serveFlags) keys(path string, lab *labFlags) (keys, error) {
+	if lab != nil && (lab.stateKey != "" || lab.fingerprintKey != "") {
+		return lab.keys()
+	}
+	file := f.keyFile
+	if file == "" {
+		file = path + ".keys"
+	}
+	ring, err := guard.KeyFile(file)
+	if err != nil {
+		return keys{}, failed(err, "name a file with --key-file; each of its lines is a secret of at least 32 bytes in hexadecimal")
+	}
+	return keys{seal: ring, fingerprint: ring}, nil
+}
+
+// httpOptions is nil when stdio is served.
+func (f *serveFlags) httpOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, error) {
+	if f.http == "" {
+		if len(f.tokens) > 0 {
+			return nil, misused("serve HTTP with --http ADDR", "--token is for HTTP only")
+		}
+		return nil, nil
+	}
+	if len(f.tokens) == 0 {
+		return nil, misused("give each client one with --token NAME=TOKEN", "HTTP is not served without a token")
+	}
+	tokens := make(map[string]string, len(f.tokens))
+	for _, t := range f.tokens {
+		name, token, ok := strings.Cut(t, "=")
+		if !ok || name == "" || token == "" {
+			return nil, misused("write it as NAME=TOKEN", "a --token has no name or no value")
+		}
+		if _, twice := tokens[token]; twice {
+			return nil, misused("give each principal a token of its own", "the same token is given twice")
+		}
+		tokens[token] = name
+	}
+	return &guard.HTTPOptions{Tokens: tokens, Logger: log, Listening: func(a net.Addr) {
+		fmt.Fprintf(e.stderr, "serving on http://%s\n", a)
+	}}, nil
+}
+
+// parseKey reads one secret given in hexadecimal.
+func parseKey(flag, text string) (*mcpreplay.Keyring, error) {
+	secret, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, misused("give at least 32 bytes in hexadecimal", "--%s is not hexadecimal", flag)
+	}
+	ring, err := mcpreplay.NewKeyring(secret)
+	if err != nil {
+		return nil, &commandError{code: exitMisused, err: fmt.Errorf("--%s: %w", flag, err), hint: "give at least 32 bytes in hexadecimal"}
+	}
+	return ring, nil
+}
