@@ -133,6 +133,9 @@ func judge(in Intent, rounds []*round, seen bool, err error) (Outcome, []byte) {
 	case !last.left:
 		return unknown(mcpreplay.Verdict{}, "the answers to a question of the server were not sent", err), nil
 	}
+	if err == nil {
+		return unknown(mcpreplay.Verdict{}, "what came back cannot be relied on", nil), nil
+	}
 	return unknown(mcpreplay.Verdict{}, fmt.Sprintf("no reply came: %v", err), err), nil
 }
 

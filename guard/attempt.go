@@ -120,7 +120,7 @@ func (a *attempt) identify(ctx context.Context) error {
 // alike.
 func (a *attempt) takeID(fromArguments string) error {
 	a.op.ID = fromArguments
-	if v, ok := a.req.Params.Meta[metaOperationID]; ok {
+	if v, ok := a.req.Params.Meta[mcpreplay.MetaOperationID]; ok {
 		id, isString := v.(string)
 		if !isString {
 			return a.refuseInput(&mcpreplay.IDError{Reason: "must be a string"})

@@ -81,7 +81,7 @@ func containError(ctx context.Context, log *slog.Logger, err error) error {
 
 // containResult makes sure that there is a result, that it can be encoded, and
 // that the SDK, which writes the server's name into its _meta, does not write into
-// a result that a handler keeps and returns twice.
+// a map that the handler shares between calls: that would end the process too.
 func containResult(ctx context.Context, log *slog.Logger, req mcp.Request, res mcp.Result) (mcp.Result, error) {
 	if v := reflect.ValueOf(res); res == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		call, ok := req.(*mcp.CallToolRequest)

@@ -13,8 +13,7 @@ import (
 // Keys in _meta. The prefix is ours; the specification reserves others
 // (basic/index, _meta).
 const (
-	metaOperationID = "mcpreplay/operation-id" // on requests: the id
-	metaNote        = "mcpreplay/note"         // on the text block a replay appends
+	metaNote = "mcpreplay/note" // on the text block a replay appends
 )
 
 // notRecorded marks an answer that left no record.

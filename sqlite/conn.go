@@ -68,14 +68,10 @@ func (s *Store) dial() (_ *conn, err error) {
 }
 
 func (s *Store) dsn() string {
-	mode := "rw" // never rwc: the file is made by create, with its own mode
-	if s.opts.ReadOnly {
-		mode = "ro"
-	}
 	// SQLite knows only %HH escapes, so + must not stand for a space.
 	escape := func(t string) string { return strings.ReplaceAll(url.QueryEscape(t), "+", "%20") }
 	// The log holds the same data as the database and gets the same mode.
-	dsn := "file:" + escape(s.path) + "?mode=" + mode + "&modeof=" + escape(s.path)
+	dsn := "file:" + escape(s.path) + "?mode=" + s.mode + "&modeof=" + escape(s.path)
 	if s.cfg.vfs != "" {
 		dsn += "&vfs=" + escape(s.cfg.vfs)
 	}
@@ -269,6 +265,5 @@ func (g *gate) authorize(action sqlite3.AuthorizerActionCode, third, fourth, _, 
 const prefix = "mcpreplay_"
 
 func ours(name string) bool {
-	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) ||
-		strings.EqualFold(name, "sqlite_sequence")
+	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }

@@ -19,6 +19,7 @@ var (
 	errBusy     = errors.New("another process held the write lock all the time")
 	errLost     = errors.New("the transaction was rolled back under the effect")
 	errEnded    = errors.New("the transaction has ended: its handle must not outlive the effect")
+	errSequence = errors.New("the effect changed the ledger's row of sqlite_sequence")
 	errGoexit   = errors.New("the effect ended its goroutine (runtime.Goexit)")
 )
 

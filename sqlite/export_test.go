@@ -24,7 +24,7 @@ func OpenWeak(path string, opts *Options, w Weak) (*Store, error) {
 
 // OpenRaw opens the file without a store.
 func OpenRaw(path string) (*sql.DB, error) {
-	s := &Store{path: path}
+	s := &Store{path: path, mode: "rw"}
 	return driver.Open(s.dsn())
 }
 

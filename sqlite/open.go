@@ -57,13 +57,21 @@ func open(path string, opts *Options, cfg config) (*Store, error) {
 // start opens the first connection, and leaves nothing open if that fails.
 func (s *Store) start() error {
 	if !s.opts.ReadOnly {
+		// Never rwc: create makes the file, with its own permissions.
+		s.mode = "rw"
 		if err := create(s.path); err != nil {
 			return err
 		}
+	} else {
+		s.mode = s.readMode()
 	}
 	c, err := s.dial()
 	if err != nil {
 		return err
+	}
+	if ro, _ := c.raw.ReadOnly("main"); ro && !s.opts.ReadOnly {
+		c.close()
+		return sqlite3.READONLY
 	}
 	if err := s.enter(c); err != nil {
 		c.close()
@@ -76,6 +84,22 @@ func (s *Store) start() error {
 	}
 	s.writer = s.startWriter(c)
 	return nil
+}
+
+// readMode is how to open for reading only. A connection that may not write
+// leaves the log it has to make behind. So where there is no log, because nobody
+// has the file open, and the file could be written, it is opened as if to write
+// and only forbidden to (query_only): then closing removes the log again.
+func (s *Store) readMode() string {
+	if _, err := os.Stat(s.path + "-wal"); err == nil {
+		return "ro"
+	}
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		return "ro"
+	}
+	f.Close()
+	return "rw"
 }
 
 // create makes an empty file for the database, with its own mode: SQLite would
@@ -182,7 +206,7 @@ func (s *Store) identify(c *conn) error {
 // failure is an *mcpreplay.EffectError.
 func (s *Store) Setup(ctx context.Context, fn func(context.Context, *Tx) error) error {
 	return s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
-		err := s.call(ctx, c, false, fn)
+		err := s.effect(ctx, c, fn)
 		return err == nil, err
 	})
 }

@@ -21,6 +21,7 @@ type Store struct {
 	path     string
 	opts     Options
 	cfg      config
+	mode     string // how SQLite opens the file
 	instance string // of the ledger as it was opened: a reopened one must be the same
 
 	writer  *writer // nil when read-only
@@ -169,7 +170,7 @@ func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(c
 		}
 		r.Seq = claim.Seq
 		var out mcpreplay.Outcome
-		err = s.call(ctx, c, false, func(ctx context.Context, tx *Tx) (err error) {
+		err = s.effect(ctx, c, func(ctx context.Context, tx *Tx) (err error) {
 			out, err = effect(ctx, tx)
 			return err
 		})
@@ -214,7 +215,7 @@ func (s *Store) advance(ctx context.Context, change mcpreplay.Change, effect fun
 		}
 		if effect != nil {
 			done := change
-			err := s.call(ctx, c, false, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
+			err := s.effect(ctx, c, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
 			if err != nil {
 				return false, err
 			}

@@ -194,6 +194,24 @@ func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Co
 	return fn(ctx, tx)
 }
 
+// effect runs an effect on the writing connection. The one table that is the
+// ledger's and the application's alike is sqlite_sequence: dropping an
+// AUTOINCREMENT table writes it, so it cannot be forbidden, only looked after.
+func (s *Store) effect(ctx context.Context, c *conn, fn func(context.Context, *Tx) error) error {
+	before, err := c.read()
+	if err != nil {
+		return err
+	}
+	if err := s.call(ctx, c, false, fn); err != nil {
+		return err
+	}
+	after, err := c.read()
+	if err == nil && after.Position != before.Position {
+		err = &mcpreplay.EffectError{Err: errSequence}
+	}
+	return err
+}
+
 // effectError adds what the ledger knows to the error of an effect whose
 // statement failed for want of a working disk.
 func (s *Store) effectError(err error) error {

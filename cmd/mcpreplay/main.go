@@ -99,7 +99,9 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-func failed(err error, hint string) error { return &commandError{code: exitFailed, err: err, hint: hint} }
+func failed(err error, hint string) error {
+	return &commandError{code: exitFailed, err: err, hint: hint}
+}
 
 func misused(hint, format string, args ...any) error {
 	return &commandError{code: exitMisused, err: fmt.Errorf(format, args...), hint: hint}

@@ -84,10 +84,10 @@ func command(stdin string, environment map[string]string, args ...string) ran {
 	return ran{code: code, stdout: stdout.String(), stderr: stderr.String()}
 }
 
-// golden compares got with a file of testdata.
+// golden compares got with a file of testdata/golden.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	file := "testdata/" + name
+	file := "testdata/golden/" + name
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,194 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"mcpreplay"
+	"mcpreplay/consumer"
+)
+
+// spy writes down what a journal is told.
+type spy struct {
+	mu       sync.Mutex
+	doubt    bool
+	fail     map[int]error // by number of the Sending
+	told     []string
+	requests []mcp.CallToolParamsRaw
+	sent     int
+}
+
+func (s *spy) Sending(_ context.Context, _ mcpreplay.Scope, request []byte) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent++
+	if err := s.fail[s.sent-1]; err != nil {
+		return false, err
+	}
+	var p mcp.CallToolParamsRaw
+	if err := json.Unmarshal(request, &p); err != nil {
+		return false, err
+	}
+	s.told = append(s.told, "sending")
+	s.requests = append(s.requests, p)
+	return s.doubt, nil
+}
+
+func (s *spy) Received(ctx context.Context, _ mcpreplay.Scope, v mcpreplay.Verdict, _ []byte, _ *mcpreplay.LedgerRef) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, "received "+string(v.Kind))
+	return ctx.Err()
+}
+
+func (s *spy) Settled(ctx context.Context, _ mcpreplay.Scope, state mcpreplay.State, _ []byte, _ *mcpreplay.LedgerRef) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, "settled "+string(state))
+	return ctx.Err()
+}
+
+// asking asks once, and does its work when it is answered.
+func asking(effects *atomic.Int64) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	s.AddTool(&mcp.Tool{Name: "effect", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if req.Params.InputResponses == nil {
+			return &mcp.CallToolResult{RequestState: "state-1", InputRequests: mcp.InputRequestMap{"sure": &mcp.ElicitParams{
+				Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"yes":{"type":"boolean"}}}`),
+			}}}, nil
+		}
+		effects.Add(1)
+		return marked("op-1", mcpreplay.StateApplied, known), nil
+	})
+	return s
+}
+
+func yes(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"yes": true}}, nil
+}
+
+// overBoth runs a test over a pipe and over HTTP.
+func overBoth(t *testing.T, server func(*atomic.Int64) *mcp.Server, test func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64)) {
+	t.Run("memory", func(t *testing.T) {
+		var effects atomic.Int64
+		test(t, func(c *mcp.Client) *consumer.Session { return connectMemory(t, c, server(&effects)) }, &effects)
+	})
+	t.Run("http", func(t *testing.T) {
+		var effects atomic.Int64
+		web := serveHTTP(t, server(&effects), false, nil)
+		test(t, func(c *mcp.Client) *consumer.Session { return connectHTTP(t, c, web.URL, nil) }, &effects)
+	})
+}
+
+func TestCallAnswersQuestionsAndJournalsEachRoundFirst(t *testing.T) {
+	overBoth(t, asking, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
+		journal := &spy{}
+		session := open(newClient(&mcp.ClientOptions{ElicitationHandler: yes}))
+		out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), session, intent())
+		if out.Kind != consumer.KindVerdict || out.Effect != mcpreplay.StateApplied || out.Action != mcpreplay.ActionReturnResult {
+			t.Fatalf("outcome = %+v", out)
+		}
+		checkEffects(t, effects, 1)
+		want := []string{"sending", "received input_required", "sending", "received result", "settled applied"}
+		if !slices.Equal(journal.told, want) {
+			t.Fatalf("the journal was told %q, want %q", journal.told, want)
+		}
+		first, last := journal.requests[0], journal.requests[1]
+		if first.RequestState != "" || len(first.InputResponses) != 0 || string(first.Arguments) != `{"n":9007199254740993}` {
+			t.Errorf("first round = %+v", first)
+		}
+		if last.RequestState != "state-1" || len(last.InputResponses) != 1 || string(last.Arguments) != `{"n":9007199254740993}` {
+			t.Errorf("last round = %+v", last)
+		}
+	})
+}
+
+func TestCallSendsNoAnswersThatItCouldNotRecord(t *testing.T) {
+	overBoth(t, asking, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
+		full := errors.New("disk full")
+		session := open(newClient(&mcp.ClientOptions{ElicitationHandler: yes}))
+		out := consumer.New(&consumer.Options{Journal: &spy{fail: map[int]error{1: full}}}).Call(t.Context(), session, intent())
+		checkUnknown(t, out)
+		if out.Verdict.Kind != mcpreplay.VerdictInputRequired {
+			t.Errorf("verdict = %+v, want the question", out.Verdict)
+		}
+		checkEffects(t, effects, 0)
+	})
+}
+
+func TestCallEndsWithAQuestionThatNobodyAnswers(t *testing.T) {
+	cannot := func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		return nil, errors.New("nobody there")
+	}
+	for name, opts := range map[string]*mcp.ClientOptions{
+		"a handler that fails": {ElicitationHandler: cannot},
+		"no rounds":            {ElicitationHandler: yes, MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			overBoth(t, asking, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
+				journal := consumer.NewMemoryJournal()
+				out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), open(newClient(opts)), intent())
+				checkUnknown(t, out)
+				if out.Verdict.Kind != mcpreplay.VerdictInputRequired {
+					t.Errorf("verdict = %+v, want the question", out.Verdict)
+				}
+				checkEffects(t, effects, 0)
+			})
+		})
+	}
+}
+
+// What a handler of a question calls is not a round of the call.
+func TestCallIsNotMixedWithTheCallsOfItsHandlers(t *testing.T) {
+	overBoth(t, asking, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
+		var session *consumer.Session
+		journal := &spy{}
+		session = open(newClient(&mcp.ClientOptions{
+			ElicitationHandler: func(ctx context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				answered := &mcp.CallToolParams{Name: "effect", InputResponses: mcp.InputResponseMap{"sure": &mcp.ElicitResult{Action: "accept"}}}
+				if _, err := session.CallTool(ctx, answered); err != nil {
+					return nil, err
+				}
+				return yes(ctx, req)
+			},
+		}))
+		out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), session, intent())
+		if out.Kind != consumer.KindVerdict || len(journal.requests) != 2 {
+			t.Errorf("outcome = %+v after %d rounds, want a verdict after 2", out, len(journal.requests))
+		}
+		checkEffects(t, effects, 2)
+	})
+}
+
+func TestCallLosesTheReplyToItsAnswers(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := func(effects *atomic.Int64) *mcp.Server {
+		s := asking(effects)
+		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+				res, err := next(ctx, method, req)
+				if effects.Load() > 0 {
+					cancel()
+					<-ctx.Done()
+				}
+				return res, err
+			}
+		})
+		return s
+	}
+	var effects atomic.Int64
+	journal := &spy{}
+	session := connectMemory(t, newClient(&mcp.ClientOptions{ElicitationHandler: yes}), server(&effects))
+	checkUnknown(t, consumer.New(&consumer.Options{Journal: journal}).Call(ctx, session, intent()))
+	checkEffects(t, &effects, 1)
+	if want := []string{"sending", "received input_required", "sending", "received unknown"}; !slices.Equal(journal.told, want) {
+		t.Errorf("the journal was told %q, want %q", journal.told, want)
+	}
+}
