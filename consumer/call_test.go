@@ -202,7 +202,7 @@ func TestCallIsNotSent(t *testing.T) {
 		{"arguments that are not JSON", t.Context(), with(func(in *consumer.Intent) { in.Arguments = json.RawMessage(`{"a":`) }), nil},
 		{"arguments that are no object", t.Context(), with(func(in *consumer.Intent) { in.Arguments = json.RawMessage(`[1]`) }), nil},
 		{"arguments with duplicates", t.Context(), with(func(in *consumer.Intent) { in.Arguments = json.RawMessage(`{"a":1,"a":2}`) }), nil},
-		{"a journal that fails", t.Context(), intent(), &spy{fail: map[int]error{0: errors.New("disk full")}}},
+		{"a journal that fails", t.Context(), intent(), &spy{fail: map[int]error{0: errors.New("disk full"), 1: errors.New("disk full")}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

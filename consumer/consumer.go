@@ -223,7 +223,7 @@ func (in Intent) check() error {
 	if in.Tool == "" {
 		return errors.New("no tool")
 	}
-	if err := mcpreplay.CheckJSON(in.arguments(), nil); err != nil {
+	if _, err := mcpreplay.CanonicalObject(in.arguments(), nil); err != nil {
 		return fmt.Errorf("arguments: %w", err)
 	}
 	return nil

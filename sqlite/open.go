@@ -186,7 +186,7 @@ func (s *Store) identify(c *conn) error {
 		}
 		return s.incompatible(errors.New("it has the tables of a ledger and no identity"), "restore it from a backup")
 	}
-	if backend := st.ColumnText(0); backend != s.opts.Backend {
+	if backend := st.ColumnText(0); backend != s.opts.Backend && s.opts.Backend != "" {
 		return s.incompatible(fmt.Errorf("it is the ledger of backend %q, not of %q", backend, s.opts.Backend),
 			"name the ledger of this backend, or configure the backend of this ledger")
 	}

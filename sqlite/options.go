@@ -11,7 +11,8 @@ import (
 // Options configure a Store.
 type Options struct {
 	// Backend is the configured name of this ledger. It is written into a new
-	// ledger, and a ledger of another name is refused. Required.
+	// ledger, and a ledger of another name is refused. Required, unless ReadOnly:
+	// whoever only looks may take the ledger as it is.
 	Backend string
 
 	// Clock is where the ledger's time comes from, except for leases, which are
@@ -39,7 +40,7 @@ func (o *Options) resolve() (Options, error) {
 	}
 	var faults []error
 	switch {
-	case r.Backend == "":
+	case r.Backend == "" && !r.ReadOnly:
 		faults = append(faults, errors.New("sqlite: Options.Backend: must not be empty"))
 	case len(r.Backend) > 200 || strings.ContainsFunc(r.Backend, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		faults = append(faults, fmt.Errorf("sqlite: Options.Backend: must be at most 200 bytes without control characters (got %.40q)", r.Backend))

@@ -185,7 +185,7 @@ func orNone(s *string) string {
 }
 
 // plain is text from outside as it may go to a terminal: quoted if it holds
-// anything that does not simply print.
+// anything that is not printable.
 func plain(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\uFFFD' }) {
 		return strconv.Quote(s)
