@@ -32,13 +32,14 @@ var mayImport = map[string][]string{
 	"consumer":        {"."},
 	"internal/issues": {".", "guard", "sqlite"},
 	"internal/lab":    {".", "consumer", "faults", "guard", "internal/issues", "sqlite"},
+	"examples/notes":  {".", "guard", "sqlite"},
 	"cmd/mcpreplay":   {".", "consumer", "guard", "internal/issues", "internal/lab", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "cmd/mcpreplay"},
+	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "examples/notes", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":        {"guard"},
 	"github.com/segmentio/encoding":          {"guard"},
 	"github.com/ncruces/go-sqlite3":          {"sqlite"},
@@ -69,7 +70,7 @@ var refused = map[string]string{
 
 // allowed are the uses of a refused word that mean something else: the key an
 // upstream API has of its own.
-var allowed = regexp.MustCompile(`(?i)(\b(own|its|their|upstream)|API's) (idempotency|deduplication) keys?`)
+var allowed = regexp.MustCompile(`(?i)(\b(own|its|their|upstream|as an)|API's) (idempotency|deduplication) keys?`)
 
 type listed struct {
 	ImportPath   string

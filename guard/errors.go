@@ -176,7 +176,7 @@ func (a *attempt) unknown(why error) *mcp.CallToolResult {
 		"retryable":   false,
 		"nextAction":  statusTool,
 	}
-	return res
+	return a.mark(res, a.notRecorded())
 }
 
 func errorResult(text string) *mcp.CallToolResult {

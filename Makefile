@@ -1,0 +1,58 @@
+# What people and .ci/run both use. Only Go is needed; race wants gcc as well.
+
+GO          ?= go
+TESTFLAGS   ?=
+FUZZTIME    ?= 1m
+STATICCHECK  = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+.PHONY: check
+check: fmt vet static layout ## everything that looks at the code without running it
+
+.PHONY: fmt
+fmt:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "gofmt -w is needed for:" $$files; exit 1; fi
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: static
+static:
+	$(STATICCHECK) ./...
+
+.PHONY: layout
+layout: ## layering, sizes and words; documentation of the command line
+	$(GO) test -run '^TestLayout' .
+	$(GO) test -run '^Test(Documentation|Help)' ./cmd/mcpreplay
+
+.PHONY: test
+test: ## every test
+	$(GO) test $(TESTFLAGS) ./...
+
+.PHONY: race
+race: ## every test under the race detector
+	$(GO) test -race $(TESTFLAGS) ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME
+	@for p in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+			echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+		done; \
+	done
+
+.PHONY: golden
+golden: ## write what the tests compare with anew; read the difference before committing it
+	$(GO) test ./cmd/mcpreplay ./guard -update
+
+.PHONY: bench
+bench: ## benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: demo
+demo: ## lose a reply, and recover it
+	$(GO) run ./cmd/mcpreplay demo
