@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,6 +167,55 @@ func TestCallIsUnknownWhenThePipeCloses(t *testing.T) {
 	})
 }
 
+// An error that the SDK puts into the place of a reply may wrap one that a server
+// could have sent.
+func TestCallIsUnknownWhenTheSDKMakesUpTheError(t *testing.T) {
+	var effects atomic.Int64
+	refused := &jsonrpc.Error{Code: mcpreplay.CodeRefused, Data: json.RawMessage(`{"reason":"operation_conflict"}`)}
+	for name, change := range map[string]func(*jsonrpc.Response){
+		"wrapped":              func(r *jsonrpc.Response) { r.Result, r.Error = nil, fmt.Errorf("request terminated: %w", refused) },
+		"beside a result":      func(r *jsonrpc.Response) { r.Error = refused },
+		"made up":              func(r *jsonrpc.Response) { r.Result, r.Error = nil, errors.New("request terminated without response") },
+		"of no server":         func(r *jsonrpc.Response) { r.Result, r.Error = nil, &jsonrpc.Error{Code: -32005} },
+		"neither, and nothing": func(r *jsonrpc.Response) { r.Result = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			effects.Store(0)
+			ours, theirs := mcp.NewInMemoryTransports()
+			if _, err := newServer(&effects, nil, nil).Connect(t.Context(), theirs, nil); err != nil {
+				t.Fatal(err)
+			}
+			session := connect(t, newClient(nil), &changing{Transport: ours, change: change})
+			checkUnknown(t, consumer.New(nil).Call(t.Context(), session, intent()))
+			checkEffects(t, &effects, 1)
+		})
+	}
+}
+
+// changing changes the response to a tool call: the one with content.
+type changing struct {
+	mcp.Transport
+	change func(*jsonrpc.Response)
+}
+
+func (c *changing) Connect(ctx context.Context) (mcp.Connection, error) {
+	conn, err := c.Transport.Connect(ctx)
+	return &changingConn{conn, c.change}, err
+}
+
+type changingConn struct {
+	mcp.Connection
+	change func(*jsonrpc.Response)
+}
+
+func (c *changingConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	msg, err := c.Connection.Read(ctx)
+	if resp, ok := msg.(*jsonrpc.Response); ok && bytes.Contains(resp.Result, []byte(`"content"`)) {
+		c.change(resp)
+	}
+	return msg, err
+}
+
 func TestCallIsUnknownWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var effects atomic.Int64
@@ -242,11 +292,16 @@ func TestCallIsSentOnceWhateverAMiddlewareDoes(t *testing.T) {
 			effects.Store(0)
 			client := newClient(nil)
 			client.AddSendingMiddleware(twice)
-			out := consumer.New(nil).Call(t.Context(), open(client), intent())
-			if out.Kind != consumer.KindVerdict || out.Err == nil {
-				t.Errorf("outcome = %+v, want the verdict of the first and the error of the second", out)
+			session := open(client)
+			for i := range 2 { // the session lives on
+				in := intent()
+				in.Scope.OperationID = fmt.Sprintf("op-%d", i)
+				out := consumer.New(nil).Call(t.Context(), session, in)
+				if out.Kind != consumer.KindVerdict || out.Err == nil {
+					t.Errorf("outcome = %+v, want the verdict of the first and the error of the second", out)
+				}
 			}
-			checkEffects(t, &effects, 1)
+			checkEffects(t, &effects, 2)
 		})
 		t.Run(name+" with another context", func(t *testing.T) {
 			effects.Store(0)

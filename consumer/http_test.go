@@ -47,17 +47,20 @@ func replace(status int, contentType, body string) front {
 // server/discover.
 func requestID(*http.Request) string { return "2" }
 
-func truncate(w http.ResponseWriter, _ *http.Request, run func() *httptest.ResponseRecorder) {
-	rec := run()
-	body := rec.Body.Bytes()
-	c, buf, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		panic(err)
+// truncate sends the first bytes of the reply, and less than it announced.
+func truncate(less int) front {
+	return func(w http.ResponseWriter, _ *http.Request, run func() *httptest.ResponseRecorder) {
+		rec := run()
+		body := bytes.TrimSpace(rec.Body.Bytes())
+		c, buf, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(buf, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", rec.Header().Get("Content-Type"), len(body)+2)
+		buf.Write(body[:len(body)+less])
+		buf.Flush()
+		c.Close()
 	}
-	fmt.Fprintf(buf, "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", rec.Header().Get("Content-Type"), len(body))
-	buf.Write(body[:len(body)-3])
-	buf.Flush()
-	c.Close()
 }
 
 // edit changes the bytes of the server's reply.
@@ -111,6 +114,7 @@ func TestCallIsUnknownWhenTheReplyIsLost(t *testing.T) {
 		{"429", replace(429, "text/plain", "slow down"), 1, false},
 		{"502 with a refusal", replace(502, anyJSON, refusal), 1, false},
 		{"502 with a result", replace(502, anyJSON, result), 1, false},
+		{"501 with a refusal", replace(501, anyJSON, refusal), 1, false},
 		{"429 with a refusal", replace(429, anyJSON, refusal), 1, false},
 		{"401", replace(401, "text/plain", "Unauthorized"), 1, false},
 		{"403", replace(403, "text/html", "<html>"), 1, false},
@@ -119,7 +123,8 @@ func TestCallIsUnknownWhenTheReplyIsLost(t *testing.T) {
 		{"400 with a refusal in HTML", replace(400, "text/html", refusal), 1, false},
 		{"400 with an error that no server sends", replace(400, anyJSON, madeUp), 1, false},
 		{"400 with a result", replace(400, anyJSON, strings.Replace(result, `"result"`, `"Result"`, 1)), 1, false},
-		{"truncated", truncate, 1, false},
+		{"truncated", truncate(-3), 1, false},
+		{"truncated after all that matters", truncate(0), 1, false},
 		{"empty 200", replace(200, "text/event-stream", ""), 1, false},
 		{"empty 202", replace(202, "text/plain", ""), 1, false},
 		{"HTML 200", replace(200, "text/html", "<html>please log in</html>"), 1, false},
@@ -187,6 +192,8 @@ func TestCallOverHTTPEndsInAVerdict(t *testing.T) {
 		{"a refusal", refuse, nil, consumer.KindVerdict, mcpreplay.VerdictRefused},
 		{"a refusal in a 200", nil, replace(200, "application/json", refusal), consumer.KindVerdict, mcpreplay.VerdictRefused},
 		{"a refusal in an event of several lines", nil, replace(200, "text/event-stream", ": hello\r\ndata: "+strings.Replace(refusal, `"error"`, "\r\ndata:\"error\"", 1)+"\r\n\r\n"), consumer.KindVerdict, mcpreplay.VerdictRefused},
+		{"a reply to somebody else before it", nil, replace(200, "text/event-stream", "data: "+strings.ReplaceAll(result, "$ID", "99")+"\n\ndata: "+refusal+"\n\n"), consumer.KindVerdict, mcpreplay.VerdictRefused},
+		{"a notification before it", nil, replace(200, "text/event-stream", "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":1}}\n\ndata: "+refusal+"\n\n"), consumer.KindVerdict, mcpreplay.VerdictRefused},
 		{"a missing capability", fail(-32021), nil, consumer.KindVerdict, mcpreplay.VerdictNotDispatched},
 		{"no such method", fail(-32601), nil, consumer.KindVerdict, mcpreplay.VerdictNotDispatched},
 		{"another error", fail(-32603), nil, consumer.KindUnknown, mcpreplay.VerdictReply},

@@ -144,7 +144,7 @@ func TestReconcileWithoutAReply(t *testing.T) {
 	for name, f := range map[string]front{
 		"dropped":   func(w httpWriter, _ *httpRequest, run func() *httptest.ResponseRecorder) { run(); cut(w, false) },
 		"504":       replace(504, "text/plain", "gateway timeout"),
-		"truncated": truncate,
+		"truncated": truncate(-3),
 		"HTML":      replace(200, "text/html", "<html>"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,6 +156,33 @@ func TestReconcileWithoutAReply(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a middleware asks on the way is not the status.
+func TestReconcileIsNotMixedWithOtherCalls(t *testing.T) {
+	server := func(effects *atomic.Int64) *mcp.Server {
+		return newServer(effects, telling(observation("applied", storedResult, "")), telling(observation("unknown", "null", "")))
+	}
+	overBoth(t, server, func(t *testing.T, open func(*mcp.Client) *consumer.Session, _ *atomic.Int64) {
+		var session *consumer.Session
+		client := newClient(nil)
+		client.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+				if p, ok := req.GetParams().(*mcp.CallToolParams); ok && p.Name == "get_operation_status" {
+					if _, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "effect"}); err != nil {
+						return nil, err
+					}
+				}
+				return next(ctx, method, req)
+			}
+		})
+		session = open(client)
+		out, err := consumer.New(nil).Reconcile(t.Context(), session, intent())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkUnknown(t, out)
+	})
 }
 
 // The whole way: the reply is lost, another session asks, and the result comes

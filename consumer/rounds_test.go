@@ -186,7 +186,11 @@ func TestCallLosesTheReplyToItsAnswers(t *testing.T) {
 	var effects atomic.Int64
 	journal := &spy{}
 	session := connectMemory(t, newClient(&mcp.ClientOptions{ElicitationHandler: yes}), server(&effects))
-	checkUnknown(t, consumer.New(&consumer.Options{Journal: journal}).Call(ctx, session, intent()))
+	out := consumer.New(&consumer.Options{Journal: journal}).Call(ctx, session, intent())
+	checkUnknown(t, out)
+	if out.Err != context.Canceled { //nolint:errorlint // nothing from the journal beside it
+		t.Errorf("error = %v, want nothing but the end of the context", out.Err)
+	}
 	checkEffects(t, &effects, 1)
 	if want := []string{"sending", "received input_required", "sending", "received unknown"}; !slices.Equal(journal.told, want) {
 		t.Errorf("the journal was told %q, want %q", journal.told, want)

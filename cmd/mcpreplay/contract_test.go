@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,10 +13,11 @@ import (
 	"time"
 
 	"mcpreplay"
+	"mcpreplay/internal/lab"
 	"mcpreplay/sqlite"
 
+	_ "github.com/ncruces/go-sqlite3/driver"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // exampleLedger makes a ledger with operations of every kind, at times that do not
@@ -160,6 +163,8 @@ func TestStatusTellsAnObservationAClientBelieves(t *testing.T) {
 	}
 }
 
+var longFlag = regexp.MustCompile(`(?m)^ +(-\w, )?--[a-z-]+`)
+
 // docs/cli.md mentions every command, every flag and every member of the output.
 func TestDocumentationIsComplete(t *testing.T) {
 	t.Parallel()
@@ -182,17 +187,17 @@ func TestDocumentationIsComplete(t *testing.T) {
 			}
 			section, _, _ = strings.Cut(after, "\n## ")
 		}
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if f.Name != "help" && !strings.Contains(section, "`--"+f.Name) {
-				t.Errorf("docs/cli.md does not mention --%s of %s", f.Name, cmd.CommandPath())
+		for _, flag := range longFlag.FindAllString(cmd.LocalFlags().FlagUsages(), -1) {
+			if flag = flag[strings.Index(flag, "--"):]; flag != "--help" && !strings.Contains(section, "`"+flag+"`") {
+				t.Errorf("docs/cli.md does not mention %s of %s", flag, cmd.CommandPath())
 			}
-		})
+		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, verifyView{}} {
+	for _, v := range []any{statusView{}, verifyView{}, lab.Summary{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)
@@ -242,4 +247,50 @@ func TestHelpFitsOneScreen(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
+}
+
+// tamper changes the file behind the ledger's back.
+func tamper(t *testing.T, ledger, statement string) {
+	t.Helper()
+	path, err := ledgerPath(ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite3", "file:"+path)
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), statement)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCommandsRefuseALedgerOfANewerVersion(t *testing.T) {
+	t.Parallel()
+	ledger := exampleLedger(t, false)
+	tamper(t, ledger, `INSERT INTO mcpreplay_schema VALUES (1000, 0)`)
+	for _, args := range [][]string{
+		{"status", "applied-1"},
+		{"fence", "absent-1", "--principal", "alice", "--reason", "gave up"},
+		{"verify"},
+	} {
+		got := command("", nil, append(args, "--ledger", ledger)...)
+		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "newer than") || !strings.Contains(got.stderr, "l.db") {
+			t.Errorf("%s: %+v", args[0], got)
+		}
+	}
+}
+
+func TestVerifyFindsAChangedResult(t *testing.T) {
+	t.Parallel()
+	ledger := exampleLedger(t, false)
+	tamper(t, ledger, `UPDATE mcpreplay_results SET body = replace(body, 'paid', 'owed')`)
+	got := command("", nil, "verify", "--ledger", ledger)
+	if got.code != exitFailed || !strings.Contains(got.stdout, "  applied-1  result: its bytes do not match their digest\n") {
+		t.Errorf("%+v", got)
+	}
+	if !strings.Contains(got.stderr, "mcpreplay verify: error: the ledger is not consistent: 1 finding\n") {
+		t.Errorf("stderr %q", got.stderr)
+	}
 }
