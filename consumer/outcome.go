@@ -69,6 +69,9 @@ func (o Outcome) Ledger() *mcpreplay.LedgerRef {
 }
 
 func unknown(v mcpreplay.Verdict, detail string, err error) Outcome {
+	if detail == "" {
+		detail = "the outcome is not known"
+	}
 	if v.Kind == "" {
 		v = mcpreplay.Verdict{Kind: mcpreplay.VerdictUnknown, Detail: detail}
 	}
@@ -111,7 +114,7 @@ func (o Outcome) result(in Intent, reply []byte) Outcome {
 	if err != nil || marked && mark.OperationID != in.Scope.OperationID {
 		return unknown(mcpreplay.Verdict{}, "the reply is the result of another operation", o.Err)
 	}
-	o.Kind, o.Action, o.Result = KindVerdict, mcpreplay.ActionReturnResult, reply
+	o.Kind, o.Action, o.Result, o.Detail = KindVerdict, mcpreplay.ActionReturnResult, reply, ""
 	if marked {
 		o.Mark, o.Effect = &mark, mark.State.Observed()
 		if o.Effect == mcpreplay.StatePartial || o.Effect == mcpreplay.StateNotApplied {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"mcpreplay"
@@ -73,9 +74,11 @@ func (c *drainConn) SessionID() string { return "" }
 
 // Close is called by the SDK when nothing is left to do.
 func (c *drainConn) Close() error {
-	c.closeOnce.Do(func() { close(c.closed) })
+	c.end()
 	return nil
 }
+
+func (c *drainConn) end() { c.closeOnce.Do(func() { close(c.closed) }) }
 
 // Read returns the next message that passes every check. Whether a call is
 // accepted is decided here and nowhere else.
@@ -236,6 +239,7 @@ func (c *drainConn) Write(_ context.Context, m jsonrpc.Message) error {
 		delete(c.running, m.ID)
 		answered = ok && !c.endlessCalls[method]
 		c.mu.Unlock()
+		m.Error = c.coded(m.Error)
 	case *jsonrpc.Request:
 		if m.IsCall() {
 			c.mu.Lock()
@@ -258,6 +262,21 @@ func (c *drainConn) Write(_ context.Context, m jsonrpc.Message) error {
 		c.wake()
 	}
 	return nil
+}
+
+// coded gives an error that has no code one: the SDK would send its text under code
+// 0, which clients cannot tell from a lost reply. Those of handlers have theirs from
+// containMiddleware; what is left is the SDK's own refusal before it dispatched.
+func (c *drainConn) coded(err error) error {
+	var wire *jsonrpc.Error
+	if err == nil || errors.As(err, &wire) && wire != nil {
+		return err
+	}
+	if strings.HasSuffix(err.Error(), "is invalid during session initialization") {
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "invalid request: the session is not initialized"}
+	}
+	c.log.Error("call failed", "error", err)
+	return internalError()
 }
 
 // unencodable answers in place of a reply that cannot be encoded.
@@ -322,7 +341,7 @@ func (c *drainConn) drain(reason string) (first bool) {
 // abandon ends the session with calls still running and returns how many. The SDK
 // cancels their contexts.
 func (c *drainConn) abandon() int {
-	c.Close()
+	c.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pending
@@ -330,7 +349,7 @@ func (c *drainConn) abandon() int {
 
 // result is what Run returns for a session that ended.
 func (c *drainConn) result(err error) error {
-	c.Close()
+	c.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.readErr != nil {

@@ -46,7 +46,7 @@ type HTTPOptions struct {
 
 	// AllowedOrigins are the origins, like https://example.com, whose pages may
 	// call. Pages of the server's own origin and clients that are no browsers
-	// always may.
+	// always may. To let pages read the replies is for a CORS handler around it.
 	AllowedOrigins []string
 
 	// MaxBody bounds the bytes of one message. Defaults to 4 MiB.
@@ -261,7 +261,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	control := http.NewResponseController(w)
 	if control.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
 		// A call may take longer than its message.
-		defer control.SetReadDeadline(time.Time{})
+		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 	}
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
@@ -288,7 +288,7 @@ func (h *httpHandler) refuse(w http.ResponseWriter, status int, bad *badMessage)
 	h.o.Logger.Warn("request refused", "status", status, "error", bad)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(bad.encode())
+	_, _ = w.Write(bad.encode()) // or the client is gone
 }
 
 // replyWriter keeps an event stream one. The SDK (v1.8.0, streamable.go) writes
@@ -379,7 +379,7 @@ func RunHTTP(ctx context.Context, addr string, h http.Handler, o *HTTPOptions) e
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.DrainTimeout)
 	defer cancel()
 	if err := server.Shutdown(limit); err != nil {
-		server.Close()
+		_ = server.Close()
 		return fmt.Errorf("guard: calls still running after %v: %w", opts.DrainTimeout, err)
 	}
 	return nil

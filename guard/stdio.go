@@ -74,8 +74,8 @@ func (s *Stdio) Run(ctx context.Context, server *mcp.Server) error {
 
 	c := newDrainConn(o)
 	go c.readLines(o.In)
-	// The session must outlive ctx: cancelling Server.Run's makes the SDK refuse
-	// the replies of calls that are still running.
+	// Not Server.Run: when its context is cancelled it closes the session, and the
+	// SDK then refuses the replies of calls that are still running.
 	session, err := server.Connect(context.WithoutCancel(ctx), c, nil)
 	if err != nil {
 		c.abandon()

@@ -21,6 +21,7 @@ import (
 
 	"mcpreplay"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -364,6 +365,54 @@ func TestStdioDrainsWhenCancelled(t *testing.T) {
 	if line := s.read(); !isReply(line, 1) {
 		t.Errorf("reply %s", line)
 	}
+	s.ended()
+}
+
+func TestStdioDrainTimeoutCancels(t *testing.T) {
+	started, cancelled := make(chan bool), make(chan bool)
+	server := newEffectServer(func(ctx context.Context) {
+		started <- true
+		<-ctx.Done()
+		cancelled <- true
+	})
+	in, inWriter := io.Pipe()
+	done := make(chan error)
+	go func() {
+		done <- (&Stdio{In: in, Out: io.Discard, DrainTimeout: time.Millisecond}).Run(t.Context(), server)
+	}()
+	io.WriteString(inWriter, effectCall(1)+"\n")
+	<-started
+	inWriter.Close()
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Run() = %v", err)
+	}
+	<-cancelled
+}
+
+// Without containMiddleware, whose servers never send such a reply.
+func TestStdioReplyThatCannotBeSent(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	server.AddTool(&mcp.Tool{Name: "effect", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			if len(req.Params.Arguments) > 2 {
+				return nil, errors.New("secret")
+			}
+			return nil, &jsonrpc.Error{Code: 7, Message: "m", Data: json.RawMessage(`{broken`)}
+		})
+	s := serveStdio(t, t.Context(), server)
+	s.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"effect"}}`)
+	if line := s.read(); !strings.Contains(line, `"id":3,"error":{"code":-32600`) {
+		t.Errorf("before initialize: %s", line)
+	}
+	s.send(effectCall(1))
+	if line := s.read(); strings.TrimSpace(line) != `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"internal error"}}` {
+		t.Errorf("broken data: %s", line)
+	}
+	s.send(strings.Replace(effectCall(2), `"arguments":{}`, `"arguments":{"a":1}`, 1))
+	if line := s.read(); strings.TrimSpace(line) != `{"jsonrpc":"2.0","id":2,"error":{"code":-32603,"message":"internal error"}}` {
+		t.Errorf("error without a code: %s", line)
+	}
+	s.in.Close()
 	s.ended()
 }
 

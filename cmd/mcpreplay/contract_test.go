@@ -285,7 +285,7 @@ func TestCommandsRefuseALedgerOfANewerVersion(t *testing.T) {
 func TestVerifyFindsAChangedResult(t *testing.T) {
 	t.Parallel()
 	ledger := exampleLedger(t, false)
-	tamper(t, ledger, `UPDATE mcpreplay_results SET body = replace(body, 'paid', 'owed')`)
+	tamper(t, ledger, `UPDATE mcpreplay_results SET body = CAST(replace(body, 'paid', 'owed') AS BLOB)`)
 	got := command("", nil, "verify", "--ledger", ledger)
 	if got.code != exitFailed || !strings.Contains(got.stdout, "  applied-1  result: its bytes do not match their digest\n") {
 		t.Errorf("%+v", got)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -58,9 +57,9 @@ func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mcpreplay",
 		Short:         "Make a lost reply harmless: MCP tool calls that happen at most once",
+		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
@@ -106,6 +105,3 @@ func failed(err error, hint string) error {
 func misused(hint, format string, args ...any) error {
 	return &commandError{code: exitMisused, err: fmt.Errorf(format, args...), hint: hint}
 }
-
-// oneOf joins words for an error text.
-func oneOf(words []string) string { return strings.Join(words, ", ") }

@@ -36,8 +36,7 @@ func stateDir(e *env) (string, error) {
 	return filepath.Join(home, ".local", "state", "mcpreplay"), nil
 }
 
-// openLedger opens a ledger file. A command that only looks opens it read-only
-// and takes whatever backend it finds there.
+// openLedger opens a ledger file to write in it. See openReadOnly for looking.
 func openLedger(path string, o *sqlite.Options) (*sqlite.Store, error) {
 	s, err := sqlite.Open(path, o)
 	if err != nil {
