@@ -68,13 +68,10 @@ func (x *exchange) mine(method string, params []byte) bool {
 
 const methodCall = "tools/call"
 
-// errNotSent is in the chain of every error that stops a request from leaving.
-var errNotSent = errors.New("the request was not sent")
-
 // stop tells the SDK that a request was not sent and the connection is fine. It
 // knows that by the code.
 func stop(err error) error {
-	return fmt.Errorf("%w: %w: %w", errNotSent, err, &jsonrpc.Error{Code: -32005, Message: "rejected by the consumer"})
+	return fmt.Errorf("the request was not sent: %w: %w", err, &jsonrpc.Error{Code: -32005, Message: "rejected by the consumer"})
 }
 
 // begin is called before a request of the exchange leaves. After the first there

@@ -44,6 +44,7 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 
 	var (
 		wg    sync.WaitGroup
+		pause sync.RWMutex // held by clients as they call, and to check in peace
 		mu    sync.Mutex
 		acked []string
 		more  = sync.NewCond(&mu)
@@ -58,8 +59,12 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 				default:
 				}
 				id := fmt.Sprintf("op-%d-%d", client, i)
-				if _, _, err := s.Apply(context.Background(), operation(id), effect(id)); err != nil {
+				pause.RLock()
+				_, _, err := s.Apply(context.Background(), operation(id), effect(id))
+				pause.RUnlock()
+				if err != nil {
 					t.Errorf("Apply(): %v", err)
+					return
 				}
 				mu.Lock()
 				acked = append(acked, id)
@@ -71,17 +76,20 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range cuts {
 		mu.Lock()
-		for want := len(acked) + 1 + rng.IntN(20); len(acked) < want; {
+		for want := len(acked) + 1 + rng.IntN(10); len(acked) < want; {
 			more.Wait()
 		}
 		known := append([]string{}, acked...)
 		mu.Unlock()
 		dir := t.TempDir()
-		if err := d.cut(dir, rng, []float64{0, .5, .9, 1}[i%4]); err != nil {
+		err := d.cut(dir, rng, []float64{0, .5, .9, 1}[i%4]) // as the others write
+		if err != nil {
 			t.Fatal(err)
 		}
+		pause.Lock()
 		lost += missing(t, filepath.Join(dir, "ledger.db"), known)
 		checked += len(known)
+		pause.Unlock()
 	}
 	close(stop)
 	wg.Wait()

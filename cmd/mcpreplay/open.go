@@ -42,7 +42,7 @@ func openLedger(path string, o *sqlite.Options) (*sqlite.Store, error) {
 	if err != nil {
 		hint := "check the path, its directory and its permissions"
 		if errors.Is(err, mcpreplay.ErrIncompatible) {
-			hint = "give the ledger's own --backend, or another file"
+			hint = "this file stays as it is: name the right --ledger or --backend, or use a newer mcpreplay"
 		}
 		return nil, failed(fmt.Errorf("open the ledger: %w", err), hint)
 	}

@@ -84,10 +84,6 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 	if err != nil {
 		return err
 	}
-	ring, err := f.keys(path, lab)
-	if err != nil {
-		return err
-	}
 	clock, wrap, err := lab.seams()
 	if err != nil {
 		return err
@@ -99,6 +95,10 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 	defer store.Close()
 	if err := issues.Setup(ctx, store); err != nil {
 		return failed(err, "check the ledger's file and its permissions")
+	}
+	ring, err := f.keys(path, lab)
+	if err != nil {
+		return err
 	}
 	wrapped := wrap(store)
 	g, err := guard.New(wrapped, &guard.Options{
