@@ -43,12 +43,13 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 	setup(t, s)
 
 	var (
-		wg    sync.WaitGroup
-		pause sync.RWMutex // held by clients as they call, and to check in peace
-		mu    sync.Mutex
-		acked []string
-		more  = sync.NewCond(&mu)
-		stop  = make(chan struct{})
+		wg     sync.WaitGroup
+		pause  sync.RWMutex // held by clients as they call, and to check in peace
+		mu     sync.Mutex
+		acked  []string
+		failed error
+		more   = sync.NewCond(&mu)
+		stop   = make(chan struct{})
 	)
 	for client := range 3 {
 		wg.Go(func() {
@@ -62,21 +63,24 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 				pause.RLock()
 				_, _, err := s.Apply(context.Background(), operation(id), effect(id))
 				pause.RUnlock()
-				if err != nil {
-					t.Errorf("Apply(): %v", err)
-					return
-				}
 				mu.Lock()
-				acked = append(acked, id)
+				if err == nil {
+					acked = append(acked, id)
+				} else {
+					failed = err
+				}
 				more.Broadcast()
 				mu.Unlock()
+				if err != nil {
+					return
+				}
 			}
 		})
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range cuts {
 		mu.Lock()
-		for want := len(acked) + 1 + rng.IntN(10); len(acked) < want; {
+		for want := len(acked) + 1 + rng.IntN(10); failed == nil && len(acked) < want; {
 			more.Wait()
 		}
 		known := append([]string{}, acked...)
@@ -93,6 +97,9 @@ func powerCuts(t *testing.T, synchronous string, cuts int) (lost, checked int) {
 	}
 	close(stop)
 	wg.Wait()
+	if failed != nil {
+		t.Errorf("Apply(): %v", failed)
+	}
 	return lost, checked
 }
 

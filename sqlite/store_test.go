@@ -137,8 +137,8 @@ func query[T any](t testing.TB, path, q string) (v T) {
 	return v
 }
 
-// exec changes the file behind every store's back.
-func exec(t testing.TB, path, q string) {
+// meddle changes the file behind every store's back.
+func meddle(t testing.TB, path, q string) {
 	t.Helper()
 	db, err := sqlite.OpenRaw(path)
 	if err != nil {
