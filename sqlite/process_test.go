@@ -141,7 +141,8 @@ type child struct {
 func spawn(t *testing.T, role, path, name string) *child {
 	t.Helper()
 	c := &child{cmd: exec.Command(os.Args[0])}
-	c.cmd.Env = append(os.Environ(), childRole+"="+role, childPath+"="+path, childName+"="+name)
+	// The race detector sleeps for a second before it lets a process end.
+	c.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", childRole+"="+role, childPath+"="+path, childName+"="+name)
 	c.cmd.Stderr = &c.stderr
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
