@@ -16,7 +16,7 @@ import (
 )
 
 // methodListen is the one method of the specification that ends only when it is
-// cancelled.
+// cancelled, which the SDK does when Read reports the end.
 const methodListen = "subscriptions/listen"
 
 // drainConn is the connection of one stdio session. It stands between the lines
@@ -40,13 +40,11 @@ type drainConn struct {
 	asked   map[jsonrpc.ID]string // method of each question of ours that the client has not answered
 	readErr error                 // how the input ended, if not by itself
 
-	changed      chan struct{} // wakes Read while draining
-	draining     chan struct{}
-	closed       chan struct{}
-	drainOnce    sync.Once
-	closeOnce    sync.Once
-	farewell     error // to a question that can no longer be answered
-	endlessCalls map[string]bool
+	changed   chan struct{} // wakes Read while draining
+	draining  chan struct{}
+	closed    chan struct{}
+	drainOnce sync.Once
+	closeOnce sync.Once
 }
 
 func newDrainConn(s Stdio) *drainConn {
@@ -60,10 +58,6 @@ func newDrainConn(s Stdio) *drainConn {
 		changed:  make(chan struct{}, 1),
 		draining: make(chan struct{}),
 		closed:   make(chan struct{}),
-		farewell: &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the session is ending and the question was not answered"},
-		// A subscription parks until its context is cancelled, which the SDK
-		// does when Read reports the end.
-		endlessCalls: map[string]bool{methodListen: true},
 	}
 }
 
@@ -137,7 +131,7 @@ func (c *drainConn) unanswered() jsonrpc.Message {
 		if method == "ping" {
 			return &jsonrpc.Response{ID: id, Result: json.RawMessage(`{}`)}
 		}
-		return &jsonrpc.Response{ID: id, Error: c.farewell}
+		return &jsonrpc.Response{ID: id, Error: &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the session is ending and the question was not answered"}}
 	}
 	return nil
 }
@@ -220,7 +214,7 @@ func (c *drainConn) register(m jsonrpc.Message) *badMessage {
 			return invalid("the id is in use by a call that is running")
 		}
 		c.running[m.ID] = m.Method
-		if !c.endlessCalls[m.Method] {
+		if m.Method != methodListen {
 			c.pending++
 		}
 	}
@@ -237,7 +231,7 @@ func (c *drainConn) Write(_ context.Context, m jsonrpc.Message) error {
 		c.mu.Lock()
 		method, ok := c.running[m.ID]
 		delete(c.running, m.ID)
-		answered = ok && !c.endlessCalls[method]
+		answered = ok && method != methodListen
 		c.mu.Unlock()
 		m.Error = c.coded(m.Error)
 	case *jsonrpc.Request:

@@ -34,13 +34,13 @@ const maxRequestState = 64 << 10
 //
 //	fault                                            code    reason
 //	larger than limits.Bytes                         -32600  limit_exceeded
-//	not JSON, or text after the value                -32700  invalid_message
 //	too deep, or a huge exponent: inside params      -32602  limit_exceeded
 //	                              elsewhere          -32600  limit_exceeded
-//	not one object (a batch is none)                 -32600  invalid_message
+//	not JSON, or text after the value                -32700  invalid_message
 //	duplicate member, bad UTF-8, lone surrogate:
 //	                              inside params      -32602  invalid_arguments
 //	                              elsewhere          -32600  invalid_message
+//	not one object (a batch is none)                 -32600  invalid_message
 //	a member name that is right but for its case     -32602  invalid_arguments
 //	jsonrpc, id, method, or a mix of call and reply  -32600  invalid_message
 //	params of the wrong type; of a tools/call: name,
