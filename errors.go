@@ -37,8 +37,9 @@ var (
 // EffectError says that the effect itself failed. Its transaction was rolled
 // back: nothing happened and nothing was recorded.
 type EffectError struct {
-	Err   error
-	Panic bool // it panicked; Err tells how
+	Err      error
+	Panic    bool // it panicked; Err tells how
+	Internal bool // Err has text of the store in it, which is for the log alone
 }
 
 func (e *EffectError) Error() string { return "the effect failed: " + e.Err.Error() }

@@ -18,6 +18,10 @@ type Binding struct {
 	// where the id travels nor a default written out changes the request.
 	Arguments json.RawMessage
 
+	// Sent is the arguments before schema defaults were filled in; nil if that is the same. It is
+	// not part of the fingerprint: by it a call is known again after the defaults have changed.
+	Sent json.RawMessage
+
 	// State is the verified plaintext of the continuation; "" if there was none.
 	State string
 
@@ -36,6 +40,9 @@ type Digests struct {
 	// else. State and answers that there were not are null. The key is the secret's subkey with the
 	// label "mcpreplay/fingerprint/v2". Each digest has 32 bytes.
 	Fingerprint, Arguments, Answers, State []byte
+
+	// Sent is like Arguments, for what was sent before defaults were filled in.
+	Sent []byte
 }
 
 // Equal reports whether both were made from the same request under the same key, in constant time.
@@ -78,12 +85,13 @@ func (r *ringKey) digest(b Binding) (Digests, error) {
 		Arguments:   sum([]byte("arguments\x00"), c.arguments),
 		Answers:     sum([]byte("answers\x00"), c.answers),
 		State:       sum([]byte("state\x00"), c.state),
+		Sent:        sum([]byte("sent\x00"), c.sent),
 	}, nil
 }
 
 // canonicalBinding is the canonical form of a binding and of the parts that have digests of their own.
 type canonicalBinding struct {
-	whole, arguments, answers, state []byte
+	whole, arguments, answers, state, sent []byte
 }
 
 func (b Binding) canonical() (c canonicalBinding, err error) {
@@ -91,6 +99,12 @@ func (b Binding) canonical() (c canonicalBinding, err error) {
 	unbounded := &Limits{Bytes: math.MaxInt, Depth: MaxJSONDepth}
 	if c.arguments, err = canonicalObjectUnder("$.arguments", b.Arguments, unbounded); err != nil {
 		return c, err
+	}
+	c.sent = c.arguments
+	if len(b.Sent) > 0 {
+		if c.sent, err = canonicalObjectUnder("$.sent", b.Sent, unbounded); err != nil {
+			return c, err
+		}
 	}
 	c.answers, c.state = null, null
 	if len(b.Answers) > 0 {

@@ -188,7 +188,7 @@ func checkRecord(rec Record, fail func(rule, format string, args ...any)) {
 		if d.KeyID == "" {
 			fail(RuleDigests, "there is no key id")
 		}
-		for _, digest := range [][]byte{d.Fingerprint, d.Arguments, d.Answers, d.State} {
+		for _, digest := range [][]byte{d.Fingerprint, d.Arguments, d.Answers, d.State, d.Sent} {
 			if len(digest) != sha256.Size {
 				fail(RuleDigests, "a digest has %d bytes", len(digest))
 			}

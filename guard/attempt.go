@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 
 	"mcpreplay"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -25,15 +25,17 @@ type attempt struct {
 	op        *Op
 	normal    []byte // arguments without operation_id, defaults filled in
 	args      []byte // as the effect decodes them
-	canonical []byte // canonical form, without operation_id
+	canonical []byte // canonical form of normal
+	asSent    []byte // canonical form before defaults were filled in
 	given     bool   // the caller named the operation
 
 	claims  *claims // of the request state, if there was one
 	plain   string  // its plaintext, which a continuation is bound by
 	answers answers // all rounds so far
 
-	ledger     mcpreplay.Info // as of the look-up
-	dispatched bool           // a write may have been sent
+	ledger mcpreplay.Info // as of the look-up
+	stale  error          // the request state has expired, and is good in all else
+	past   bool           // there is a record, and its retention has passed
 }
 
 // call makes the checks, each before any effect, and then either replays, asks,
@@ -42,11 +44,11 @@ func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (re
 	a := &attempt{g: g, tool: t, req: req, op: &Op{}}
 	defer func() {
 		if p := recover(); p != nil {
-			g.opts.Logger.Error("guard panicked", "tool", t.name, "operation", a.op.ID, "panic", p, "stack", string(debug.Stack()))
-			if a.dispatched {
+			g.opts.Logger.Error("panicked", "tool", t.name, "operation", a.op.ID, "panic", p, "stack", string(debug.Stack()))
+			if a.op.sent {
 				res, err = a.unknown(fmt.Errorf("panic: %v", p)), nil
 			} else {
-				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+				res, err = a.effectFailed(&mcpreplay.EffectError{Err: fmt.Errorf("panic: %v", p), Panic: true})
 			}
 		}
 		var refused *refusal
@@ -69,9 +71,12 @@ func (a *attempt) answer(ctx context.Context) (*mcp.CallToolResult, error) {
 		if res != nil || err != nil {
 			return res, err
 		}
-		// Its retention has passed, and the tool has questions: it asks again.
+		// The tool has questions: it asks again, and will meet the tombstone.
+		a.past = true
 	case !errors.Is(err, mcpreplay.ErrNotFound):
 		return nil, err
+	case a.stale != nil:
+		return nil, a.refuse(mcpreplay.ReasonRequestState, a.stale)
 	case a.op.ID == "" && !a.mayHandshake():
 		return nil, a.refuse(mcpreplay.ReasonIDRequired, nil)
 	}
@@ -94,7 +99,7 @@ func (a *attempt) identify(ctx context.Context) error {
 	if err != nil {
 		return a.refuseInput(err)
 	}
-	a.normal, a.canonical = args.normal, args.canonical
+	a.normal, a.canonical, a.asSent = args.normal, args.canonical, args.asSent
 	if err := a.takeID(args.id); err != nil {
 		return err
 	}
@@ -142,21 +147,24 @@ func (a *attempt) takeID(fromArguments string) error {
 func (a *attempt) lookup(ctx context.Context) (mcpreplay.Record, error) {
 	var rec mcpreplay.Record
 	var err error
+	bounded, cancel := context.WithTimeout(ctx, a.g.opts.Wait)
+	defer cancel()
 	if a.op.ID == "" {
-		rec.Ledger, err = a.g.store.Info(ctx)
+		rec.Ledger, err = a.g.store.Info(bounded)
 		if err == nil {
 			err = mcpreplay.ErrNotFound
 		}
 	} else {
-		rec, err = a.g.store.Get(ctx, mcpreplay.Key{Principal: a.op.Principal, ID: a.op.ID})
+		rec, err = a.g.store.Get(bounded, mcpreplay.Key{Principal: a.op.Principal, ID: a.op.ID})
 	}
 	if err != nil && !errors.Is(err, mcpreplay.ErrNotFound) {
-		return rec, a.refuse(mcpreplay.ReasonUnavailable, err)
+		return rec, a.refuseStore(ctx, err)
 	}
 	a.ledger = rec.Ledger
 	if a.claims != nil {
-		if err := a.g.admit(*a.claims, a, rec.Ledger); err != nil {
-			return rec, a.refuse(mcpreplay.ReasonRequestState, err)
+		a.stale = a.g.admit(*a.claims, a, rec.Ledger)
+		if a.stale != nil && !errors.Is(a.stale, errExpired) {
+			return rec, a.refuse(mcpreplay.ReasonRequestState, a.stale)
 		}
 		if err := a.readAnswers(); err != nil {
 			return rec, err
@@ -171,10 +179,15 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 	if rec.Fenced {
 		return nil, a.refuse(mcpreplay.ReasonFenced, nil)
 	}
-	if err := a.compare(rec); err != nil {
+	// Expired request state still names the request whose result is here: the
+	// deadlines of the record count, not the token's.
+	if err := a.compare(ctx, rec); err != nil {
 		return nil, err
 	}
 	now := rec.Ledger.Time
+	if a.stale != nil && (expired(now, rec.Authority) || expired(now, rec.Retention)) {
+		return nil, a.refuse(mcpreplay.ReasonRequestState, a.stale)
+	}
 	if a.writes() && expired(now, rec.Authority) {
 		return nil, a.refuse(mcpreplay.ReasonAuthorityExpired, nil)
 	}
@@ -205,14 +218,7 @@ func expired(now, deadline time.Time) bool { return !deadline.IsZero() && !now.B
 // compare holds the call against what the record stands for. A call without
 // answers asks for the result of the operation, so only what it brings counts;
 // anything else must be the same request in every part.
-func (a *attempt) compare(rec mcpreplay.Record) error {
-	var differs []string
-	if rec.Tool != a.tool.name {
-		differs = append(differs, "tool")
-	}
-	if rec.Version != a.tool.version {
-		differs = append(differs, "tool version")
-	}
+func (a *attempt) compare(ctx context.Context, rec mcpreplay.Record) error {
 	digests, err := a.g.opts.FingerprintKeys.DigestUnder(rec.Digests.KeyID, a.binding())
 	if errors.Is(err, mcpreplay.ErrKeyRetired) {
 		return a.refuse(mcpreplay.ReasonKeyRetired, err)
@@ -220,19 +226,26 @@ func (a *attempt) compare(rec mcpreplay.Record) error {
 	if err != nil {
 		return a.refuseInput(err)
 	}
-	if !equal(digests.Arguments, rec.Digests.Arguments) {
+	var differs []string
+	if rec.Tool != a.tool.name {
+		differs = append(differs, "tool")
+	}
+	if rec.Version != a.tool.version {
+		differs = append(differs, "tool version")
+	}
+	// The same arguments as sent are the same request, though a schema that
+	// changed since fills in other defaults.
+	if !bytes.Equal(digests.Arguments, rec.Digests.Arguments) && !bytes.Equal(digests.Sent, rec.Digests.Sent) {
 		differs = append(differs, "arguments")
 	}
 	if a.writes() {
-		if !equal(digests.Answers, rec.Digests.Answers) {
-			differs = append(differs, "answers")
+		continued := a.continuationDiffers(digests, rec.Digests)
+		// A round after which there were more cannot have asked to write: its
+		// repeat asks for the result, like a first round.
+		if len(continued) > 0 && len(differs) == 0 && a.asksMore(ctx) {
+			return nil
 		}
-		if !equal(digests.State, rec.Digests.State) {
-			differs = append(differs, "state")
-		}
-		if len(differs) == 0 && !digests.Equal(rec.Digests) {
-			differs = append(differs, "request")
-		}
+		differs = append(differs, continued...)
 	}
 	if len(differs) == 0 {
 		return nil
@@ -242,12 +255,36 @@ func (a *attempt) compare(rec mcpreplay.Record) error {
 	return r
 }
 
+// continuationDiffers compares what a continuation brings beside its arguments. A
+// legacy client has never seen the state: the SDK keeps it while it asks, so two
+// of its calls that differ only there are the same.
+func (a *attempt) continuationDiffers(now, then mcpreplay.Digests) (differs []string) {
+	if !bytes.Equal(now.Answers, then.Answers) {
+		differs = append(differs, "answers")
+	}
+	if !bytes.Equal(now.State, then.State) && eraOf(a.req) != eraLegacy {
+		differs = append(differs, "state")
+	}
+	return differs
+}
+
+// asksMore reports whether the tool would go on asking after the answers given.
+func (a *attempt) asksMore(ctx context.Context) bool {
+	if a.answers.declined {
+		return false
+	}
+	a.op.answers = a.answers.contents()
+	pending, err := a.pending(ctx)
+	return err == nil && len(pending) > 0
+}
+
 func (a *attempt) binding() mcpreplay.Binding {
 	return mcpreplay.Binding{
 		Principal: a.op.Principal,
 		Tool:      a.tool.name,
 		Version:   a.tool.version,
 		Arguments: a.canonical,
+		Sent:      a.asSent,
 		State:     a.plain,
 		Answers:   a.answers.normal(),
 	}
@@ -291,7 +328,6 @@ func (a *attempt) write(ctx context.Context) (*mcp.CallToolResult, error) {
 	}
 	bounded, cancel := context.WithTimeout(context.WithValue(ctx, requestKey{}, a.req), a.g.opts.Wait)
 	defer cancel()
-	a.dispatched = true
 	rec, started, err := a.tool.run(bounded, a.op, o, a.args)
 	if err != nil {
 		return a.failed(ctx, err, started)
@@ -343,6 +379,9 @@ func (a *attempt) deadlines() (authority, retention time.Time) {
 // once it is known that there is no result to give.
 func (a *attempt) checkInput() (*mcp.CallToolResult, error) {
 	if err := validate(a.tool.input.schema, a.args); err != nil {
+		if a.past { // there is something to say of the operation after all
+			return nil, a.refuse(mcpreplay.ReasonRetentionExpired, err)
+		}
 		return a.mark(errorResult(fmt.Sprintf("validating \"arguments\": %v", err)), a.notRecorded()), nil
 	}
 	return nil, nil
@@ -351,6 +390,15 @@ func (a *attempt) checkInput() (*mcp.CallToolResult, error) {
 // refuse makes the refusal of this attempt for a reason of the table.
 func (a *attempt) refuse(reason mcpreplay.Reason, why error) *refusal {
 	return &refusal{reason: reason, operation: a.op.ID, why: why}
+}
+
+// refuseStore makes the refusal of an attempt that the ledger did not take. It is
+// the caller's doing if he cancelled.
+func (a *attempt) refuseStore(ctx context.Context, err error) *refusal {
+	if ctx.Err() != nil {
+		return a.refuse(mcpreplay.ReasonCancelled, err)
+	}
+	return a.refuse(mcpreplay.ReasonUnavailable, err)
 }
 
 // refuseInput makes the refusal of arguments that cannot be read.

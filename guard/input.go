@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 
@@ -54,6 +55,12 @@ func newInput[In any](t *mcp.Tool) (*input, error) {
 	if schema.Type != "object" {
 		return nil, fmt.Errorf(`its type must be "object"`)
 	}
+	if schema.Ref != "" || schema.DynamicRef != "" {
+		return nil, fmt.Errorf("it is a reference at its root; write it out, so that operation_id can be part of it")
+	}
+	if err := exactDefaults(schema); err != nil {
+		return nil, err
+	}
 	_, owns := schema.Properties[argOperationID]
 	resolved, err := schema.CloneSchemas().Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	if err != nil {
@@ -61,6 +68,56 @@ func newInput[In any](t *mcp.Tool) (*input, error) {
 	}
 	t.InputSchema = withOperationID(schema)
 	return &input{schema: resolved, ownsID: owns}, nil
+}
+
+// exactDefaults refuses defaults with numbers that filling in would round: the call
+// that writes such a default out would be another request.
+func exactDefaults(schema *jsonschema.Schema) error {
+	text, err := json.Marshal(schema)
+	if err != nil {
+		return err
+	}
+	var tree any
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&tree); err != nil {
+		return err
+	}
+	return walkDefaults(tree, false)
+}
+
+func walkDefaults(v any, inDefault bool) error {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, member := range v {
+			if err := walkDefaults(member, inDefault || name == "default"); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, item := range v {
+			if err := walkDefaults(item, inDefault); err != nil {
+				return err
+			}
+		}
+	case json.Number:
+		rounded, err := v.Float64()
+		if !inDefault || err == nil && sameNumber(v.String(), rounded) {
+			return nil
+		}
+		return fmt.Errorf("the default %s cannot be filled in exactly", v)
+	}
+	return nil
+}
+
+func sameNumber(text string, f float64) bool {
+	written, err := json.Marshal(f)
+	if err != nil {
+		return false
+	}
+	a, errA := mcpreplay.Canonical([]byte(text), nil)
+	b, errB := mcpreplay.Canonical(written, nil)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
 // withOperationID adds operation_id to a schema, or says what it is for where the
@@ -109,6 +166,7 @@ type arguments struct {
 	id        string // operation_id, or ""
 	normal    []byte // without operation_id, defaults filled in, numbers as sent
 	canonical []byte // canonical form of normal
+	asSent    []byte // canonical form before defaults were filled in
 }
 
 // read takes the raw arguments apart. They are one JSON object within the limits;
@@ -141,14 +199,24 @@ func (in *input) read(raw []byte, limits *mcpreplay.Limits) (arguments, error) {
 		args.id = id
 		delete(members, argOperationID)
 	}
+	if _, args.asSent, err = textAndForm(members); err != nil {
+		return arguments{}, err
+	}
 	if err := in.schema.ApplyDefaults(&members); err != nil {
 		return arguments{}, err
 	}
-	if args.normal, err = marshal(members); err != nil {
-		return arguments{}, err
-	}
-	args.canonical, err = mcpreplay.CanonicalObject(args.normal, limits)
+	args.normal, args.canonical, err = textAndForm(members)
 	return args, err
+}
+
+// textAndForm is the JSON of what was within the limits when it was sent, and its
+// canonical form. Written anew it may be longer, which is no fault of the caller.
+func textAndForm(members map[string]any) (text, canonical []byte, err error) {
+	if text, err = marshal(members); err != nil {
+		return nil, nil, err
+	}
+	canonical, err = mcpreplay.CanonicalObject(text, &mcpreplay.Limits{Bytes: math.MaxInt32, Depth: mcpreplay.MaxJSONDepth})
+	return text, canonical, err
 }
 
 // forEffect returns the arguments the effect decodes: normal, with the id put

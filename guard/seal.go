@@ -47,6 +47,7 @@ type claims struct {
 	Tool        string                     `json:"tool"`
 	ToolVersion string                     `json:"toolVersion"`
 	Arguments   string                     `json:"args"` // SHA-256 of the canonical arguments, hex
+	Sent        string                     `json:"sent"` // the same before defaults were filled in
 	Principal   string                     `json:"principal"`
 	Operation   string                     `json:"operation"`
 	Round       int                        `json:"round"`
@@ -58,6 +59,9 @@ type claims struct {
 }
 
 var errState = errors.New("request state")
+
+// errExpired is the one fault of request state that lets a record be found.
+var errExpired = stateError("expired")
 
 // stateError is why request state was refused. It is for the log: the wire says
 // the same of all of them.
@@ -164,12 +168,12 @@ func (g *Guard) admit(c claims, a *attempt, ledger mcpreplay.Info) error {
 		return stateError("for another tool")
 	case c.Principal != a.op.Principal:
 		return stateError("for another principal")
-	case c.Arguments != argumentsDigest(a.canonical):
+	case c.Arguments != argumentsDigest(a.canonical) && c.Sent != argumentsDigest(a.asSent):
 		return stateError("for other arguments")
 	case c.IssuedAt > now+maxSkew.Microseconds():
 		return stateError("issued in the future")
 	case c.ExpiresAt <= now:
-		return stateError("expired")
+		return errExpired
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func testRing(t testing.TB, secrets ...string) *mcpreplay.Keyring {
 func testClaims() claims {
 	return claims{
 		Version: sealVersion, IssuedAt: 1_000_000, ExpiresAt: 2_000_000, Server: "srv", Backend: "b", Instance: "i", Incarnation: 1,
-		Method: methodCall, Tool: "pay", ToolVersion: "1", Arguments: argumentsDigest([]byte("{}")), Principal: "alice",
+		Method: methodCall, Tool: "pay", ToolVersion: "1", Arguments: argumentsDigest([]byte("{}")), Sent: argumentsDigest([]byte("{}")), Principal: "alice",
 		Operation: "op-1", Round: 1, Questions: map[string]json.RawMessage{"q": json.RawMessage(`{"type":"object"}`)},
 		Answers: json.RawMessage("null"), Authority: 3_000_000, Retention: 4_000_000, Nonce: "n",
 	}
@@ -120,7 +120,7 @@ func TestKeysRotate(t *testing.T) {
 // admit holds every claim against the attempt: change one, and it is refused.
 func TestStateIsForOneAttempt(t *testing.T) {
 	g := &Guard{opts: Options{Name: "srv"}}
-	a := &attempt{g: g, tool: &tool{name: "pay", version: "1"}, op: &Op{Principal: "alice"}, canonical: []byte("{}")}
+	a := &attempt{g: g, tool: &tool{name: "pay", version: "1"}, op: &Op{Principal: "alice"}, canonical: []byte("{}"), asSent: []byte("{}")}
 	ledger := mcpreplay.Info{Backend: "b", Instance: "i", Incarnation: 1, Time: time.UnixMicro(1_500_000)}
 	if err := g.admit(testClaims(), a, ledger); err != nil {
 		t.Fatal(err)
@@ -134,9 +134,12 @@ func TestStateIsForOneAttempt(t *testing.T) {
 		"tool":        func(c *claims) { c.Tool = "refund" },
 		"version":     func(c *claims) { c.ToolVersion = "2" },
 		"principal":   func(c *claims) { c.Principal = "bob" },
-		"arguments":   func(c *claims) { c.Arguments = argumentsDigest([]byte("{ }")) },
-		"expired":     func(c *claims) { c.ExpiresAt = 1_500_000 },
-		"future":      func(c *claims) { c.IssuedAt = 1_500_001 + maxSkew.Microseconds() },
+		"arguments": func(c *claims) {
+			c.Arguments = argumentsDigest([]byte("{ }"))
+			c.Sent = c.Arguments
+		},
+		"expired": func(c *claims) { c.ExpiresAt = 1_500_000 },
+		"future":  func(c *claims) { c.IssuedAt = 1_500_001 + maxSkew.Microseconds() },
 	}
 	for name, change := range tests {
 		c := testClaims()

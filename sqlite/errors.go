@@ -122,6 +122,13 @@ func busy(err error) bool {
 	return errors.Is(err, sqlite3.BUSY) || errors.Is(err, sqlite3.LOCKED) || errors.Is(err, sqlite3.INTERRUPT)
 }
 
+// fromSQLite reports whether an error has SQLite's own text in it, with the names
+// of tables and columns.
+func fromSQLite(err error) bool {
+	_, isError := errors.AsType[*sqlite3.Error](err)
+	return isError
+}
+
 // spoils reports whether a connection that had this error must not be used
 // again.
 func spoils(err error) bool {

@@ -31,14 +31,14 @@ FROM main.mcpreplay_ledger`
 
 	sqlSelect = `SELECT o.seq, operation_id, principal, tool, tool_version, key_id,
   fingerprint, arguments_digest, answers_digest, state_digest, state, fenced, revision, owner, lease_until, effect,
-  result_is_error, result_digest, result_size, position, authority_until, retention_until, created_at, updated_at, body
+  result_is_error, result_digest, result_size, position, authority_until, retention_until, created_at, updated_at, body, sent_digest
 FROM main.mcpreplay_operations o LEFT JOIN main.mcpreplay_results r ON r.seq = o.seq
 WHERE `
 
 	sqlInsert = `INSERT INTO main.mcpreplay_operations (operation_id, principal, tool, tool_version, key_id,
-  fingerprint, arguments_digest, answers_digest, state_digest, authority_until, retention_until, created_at,
+  fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, created_at,
   state, fenced, revision, owner, lease_until, effect, result_is_error, result_digest, result_size, position, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	sqlUpdate = `UPDATE main.mcpreplay_operations
 SET state = ?, fenced = ?, revision = ?, owner = ?, lease_until = ?, effect = ?,
@@ -179,6 +179,7 @@ func scan(st *sqlite3.Stmt) *row {
 	r.Digests = mcpreplay.Digests{
 		KeyID:       st.ColumnText(5),
 		Fingerprint: blobAt(st, 6), Arguments: blobAt(st, 7), Answers: blobAt(st, 8), State: blobAt(st, 9),
+		Sent: blobAt(st, 25),
 	}
 	r.State, r.Fenced = mcpreplay.State(st.ColumnText(10)), st.ColumnBool(11)
 	r.Revision, r.Owner, r.Effect = st.ColumnInt64(12), st.ColumnText(13), st.ColumnText(15)
@@ -204,7 +205,7 @@ func (l *ledger) find(id string) (r *row, err error) {
 func (l *ledger) add(r *row) error {
 	args := []any{
 		r.ID, r.Principal, r.Tool, r.Version, r.Digests.KeyID,
-		r.Digests.Fingerprint, r.Digests.Arguments, r.Digests.Answers, r.Digests.State,
+		r.Digests.Fingerprint, r.Digests.Arguments, r.Digests.Answers, r.Digests.State, r.Digests.Sent,
 		r.Authority, r.Retention, r.CreatedAt,
 	}
 	if err := l.insert.run(nil, append(args, r.changing()...)...); err != nil {

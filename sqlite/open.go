@@ -77,6 +77,13 @@ func (s *Store) start() error {
 		c.close()
 		return err
 	}
+	if s.file, err = os.Stat(s.path); err == nil {
+		err = c.attached()
+	}
+	if err != nil {
+		c.close()
+		return err
+	}
 	if s.opts.ReadOnly {
 		<-s.readers.tokens
 		s.readers.tokens <- c
@@ -158,7 +165,12 @@ func (s *Store) connect(reader bool) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.identify(c)
+	if fi, statErr := os.Stat(s.path); statErr != nil || !os.SameFile(fi, s.file) {
+		err = errGone
+	}
+	if err == nil {
+		err = s.identify(c)
+	}
 	if err == nil {
 		err = s.harden(c, reader)
 	}

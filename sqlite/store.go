@@ -8,6 +8,7 @@ package sqlite
 
 import (
 	"context"
+	"os"
 	"sync"
 	"time"
 
@@ -18,11 +19,16 @@ var _ mcpreplay.Applier[*Tx] = (*Store)(nil)
 
 // Store is a ledger in an SQLite file. It is safe for concurrent use.
 type Store struct {
-	path     string
-	opts     Options
-	cfg      config
-	mode     string // how SQLite opens the file
-	instance string // of the ledger as it was opened: a reopened one must be the same
+	path string
+	opts Options
+	cfg  config
+	mode string // how SQLite opens the file
+
+	// What was opened first. A later connection must find the same: a file that
+	// was put in its place is another ledger, and while the old log is still
+	// there it would even look like this one.
+	instance string
+	file     os.FileInfo
 
 	writer  *writer // nil when read-only
 	readers *pool

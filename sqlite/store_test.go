@@ -96,7 +96,7 @@ func operation(id string) mcpreplay.Operation {
 	digest := make([]byte, 32)
 	return mcpreplay.Operation{
 		Key: key(id), Tool: "create_issue", Version: "1",
-		Digests: mcpreplay.Digests{KeyID: "k1", Fingerprint: digest, Arguments: digest, Answers: digest, State: digest},
+		Digests: mcpreplay.Digests{KeyID: "k1", Fingerprint: digest, Arguments: digest, Answers: digest, State: digest, Sent: digest},
 	}
 }
 

@@ -186,7 +186,7 @@ func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Co
 			err = &mcpreplay.EffectError{Err: fmt.Errorf("panic: %v", p), Panic: true}
 		case read: // what it returned is not about an effect
 		case err != nil:
-			err = &mcpreplay.EffectError{Err: s.effectError(err)}
+			err = &mcpreplay.EffectError{Err: s.effectError(err), Internal: fromSQLite(err)}
 		case ended != nil:
 			err = &mcpreplay.EffectError{Err: ended}
 		}

@@ -202,7 +202,7 @@ func (w *writer) commit() error {
 		return nil
 	case errors.Is(err, sqlite3.CONSTRAINT):
 		w.rollback(err)
-		return &mcpreplay.EffectError{Err: err}
+		return &mcpreplay.EffectError{Err: err, Internal: true}
 	}
 	w.abandon()
 	w.s.opts.Logger.Error("commit not confirmed", "ledger", w.s.path, "error", err)

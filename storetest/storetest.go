@@ -106,7 +106,7 @@ func operation(id string) mcpreplay.Operation {
 		Key: key(id), Tool: "create_issue", Version: "3",
 		Digests: mcpreplay.Digests{
 			KeyID: "k1", Fingerprint: digest("fingerprint " + id), Arguments: digest("arguments " + id),
-			Answers: digest("answers"), State: digest("state"),
+			Answers: digest("answers"), State: digest("state"), Sent: digest("sent " + id),
 		},
 	}
 }
@@ -300,13 +300,13 @@ func testValues(t *testing.T, s *suite[mcpreplay.Store]) {
 		{name: "nil"},
 		{
 			name:    "empty",
-			digests: mcpreplay.Digests{Fingerprint: []byte{}, Arguments: []byte{}, Answers: []byte{}, State: []byte{}},
+			digests: mcpreplay.Digests{Fingerprint: []byte{}, Arguments: []byte{}, Answers: []byte{}, State: []byte{}, Sent: []byte{}},
 			result:  &mcpreplay.Result{Body: []byte{}},
 			want:    &mcpreplay.Result{Body: []byte{}, Digest: digest(""), Size: 0},
 		},
 		{
 			name:    "nil body",
-			digests: mcpreplay.Digests{Fingerprint: []byte{0}, Arguments: nil, Answers: []byte{}, State: []byte{0, 255}},
+			digests: mcpreplay.Digests{Fingerprint: []byte{0}, Arguments: nil, Answers: []byte{}, State: []byte{0, 255}, Sent: []byte{1}},
 			result:  &mcpreplay.Result{IsError: true},
 			want:    &mcpreplay.Result{Body: []byte{}, IsError: true, Digest: digest(""), Size: 0},
 		},

@@ -24,6 +24,7 @@ CREATE TABLE mcpreplay_operations (
   arguments_digest BLOB,
   answers_digest   BLOB,
   state_digest     BLOB,
+  sent_digest      BLOB,
   state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'awaiting_input')),
   fenced           INTEGER NOT NULL CHECK (fenced = 0 OR (fenced = 1 AND state = 'not_applied')),
   revision         INTEGER NOT NULL,

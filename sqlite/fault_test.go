@@ -1,0 +1,375 @@
+package sqlite_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ncruces/go-sqlite3"
+
+	"mcpreplay"
+	"mcpreplay/sqlite"
+)
+
+func openOn(t *testing.T, d *disk, path string, pragmas ...string) (*sqlite.Store, error) {
+	t.Helper()
+	s, err := sqlite.OpenWeak(path, &sqlite.Options{Backend: "issues"}, sqlite.Weak{VFS: d.name, Pragmas: pragmas})
+	if err == nil {
+		t.Cleanup(func() {
+			d.failing(nil)
+			verify(t, s)
+			s.Close()
+		})
+		setup(t, s)
+	}
+	return s, err
+}
+
+// TestFullDiskAtStatementIsDefinite: SQLite rolls the transaction back itself.
+func TestFullDiskAtStatementIsDefinite(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s, err := openOn(t, newDisk(t, false), path, "max_page_count=40")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, swallow := range []bool{false, true} {
+		_, _, err = s.Apply(t.Context(), operation("op-effect"), func(ctx context.Context, tx *sqlite.Tx) (mcpreplay.Outcome, error) {
+			_, err := tx.ExecContext(ctx, "INSERT INTO item (label, body) VALUES ('big', zeroblob(1000000))")
+			if !errors.Is(err, sqlite3.FULL) {
+				t.Errorf("the statement = %v, want a full disk", err)
+			}
+			if swallow {
+				err = nil
+			}
+			return mcpreplay.Outcome{}, err
+		})
+		var failed *mcpreplay.EffectError
+		if !swallow && !errors.As(err, &failed) {
+			t.Errorf("Apply() = %v, want an *EffectError", err)
+		}
+		if !swallow && (!errors.Is(err, mcpreplay.ErrUnavailable) || !strings.Contains(err.Error(), "free space")) {
+			t.Errorf("Apply() = %v, want it to tell of the disk", err)
+		}
+	}
+	// The ledger's own statement, with a result that does not fit.
+	_, _, err = s.Begin(t.Context(), operation("op-big"), mcpreplay.Change{
+		To: mcpreplay.StateInProgress, Result: &mcpreplay.Result{Body: make([]byte, 1e6)}, Event: mcpreplay.Event{Kind: mcpreplay.EventClaim},
+	})
+	if !errors.Is(err, mcpreplay.ErrUnavailable) || !errors.Is(err, sqlite3.FULL) || errors.Is(err, mcpreplay.ErrUnknown) {
+		t.Errorf("Begin() = %v, want %v of a full disk", err, mcpreplay.ErrUnavailable)
+	}
+	if _, err := s.Get(t.Context(), key("op-big")); !errors.Is(err, mcpreplay.ErrNotFound) {
+		t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrNotFound)
+	}
+	apply(t, s, "op-small")
+}
+
+func TestFailedCommitIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		op   string
+		err  error
+	}{
+		{"full disk", "write", sqlite3.FULL},
+		{"disk error", "write", sqlite3.IOERR_WRITE},
+		{"read-only disk", "write", sqlite3.READONLY},
+		{"failed sync", "sync", sqlite3.IOERR_FSYNC},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			d := newDisk(t, false)
+			s, err := openOn(t, d, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			apply(t, s, "op-before")
+			d.failing(func(op, file string) error {
+				if op == tt.op && file == "wal" {
+					return tt.err
+				}
+				return nil
+			})
+			rec, started, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+			if !errors.Is(err, mcpreplay.ErrUnknown) || !errors.Is(err, tt.err) || errors.Is(err, mcpreplay.ErrUnavailable) {
+				t.Errorf("Apply() = %v, want %v of %v", err, mcpreplay.ErrUnknown, tt.err)
+			}
+			if started || rec.State != "" || !strings.Contains(err.Error(), path) {
+				t.Errorf("Apply() = %+v, started %v, %v; want nothing but an error naming the file", rec, started, err)
+			}
+			if _, err := s.Get(t.Context(), key("op-before")); err != nil {
+				t.Errorf("Get() while the disk fails: %v", err)
+			}
+			d.failing(nil)
+			apply(t, s, "op-after")
+			rec, started, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+			if err != nil || rec.State != mcpreplay.StateApplied {
+				t.Errorf("Apply() again = %s, started %v, %v; want applied", rec.State, started, err)
+			}
+			if n := halves(t, path); n != 0 {
+				t.Errorf("%d records have not exactly one effect", n)
+			}
+		})
+	}
+}
+
+// TestFailedCommitMayHaveHappened shows why the outcome is unknown: nobody was
+// answered, and yet a recovery finds the commit.
+func TestFailedCommitMayHaveHappened(t *testing.T) {
+	t.Parallel()
+	d := newDisk(t, true)
+	s, err := openOn(t, d, newPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, "op-before")
+	d.failing(func(op, file string) error {
+		if op == "sync" {
+			return sqlite3.IOERR_FSYNC
+		}
+		return nil
+	})
+	if _, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost")); !errors.Is(err, mcpreplay.ErrUnknown) {
+		t.Fatalf("Apply() = %v, want %v", err, mcpreplay.ErrUnknown)
+	}
+	for _, tt := range []struct {
+		keep float64
+		want int
+	}{{0, 1}, {1, 0}} {
+		dir := t.TempDir()
+		if err := d.cut(dir, rand.New(rand.NewPCG(1, 1)), tt.keep); err != nil {
+			t.Fatal(err)
+		}
+		if n := missing(t, filepath.Join(dir, "ledger.db"), []string{"op-before", "op-lost"}); n != tt.want {
+			t.Errorf("when %.0f of what was not synced survives, %d operations are missing, want %d", tt.keep, n, tt.want)
+		}
+	}
+}
+
+func TestDiskThatFailsBeforeCommitIsDefinite(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	d := newDisk(t, false)
+	s, err := openOn(t, d, path, "wal_autocheckpoint=1", "cache_size=-64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := apply(t, s, "op-before")
+	meddle(t, path, "PRAGMA wal_checkpoint(TRUNCATE)")
+	d.failing(func(op, file string) error {
+		if op == "read" {
+			return sqlite3.IOERR_READ
+		}
+		return nil
+	})
+	// What is cached may still be read; what is not, fails. Neither is a panic.
+	for range 3 {
+		for name, err := range map[string]error{
+			"Get":     second(s.Get(t.Context(), rec.Key)),
+			"Events":  second(s.Events(t.Context(), rec.Key)),
+			"List":    second(s.List(t.Context(), mcpreplay.Filter{})),
+			"Advance": second(s.Advance(t.Context(), mcpreplay.Change{Key: key("op-absent")})),
+		} {
+			if err != nil && !errors.Is(err, mcpreplay.ErrUnavailable) && !errors.Is(err, mcpreplay.ErrNotFound) {
+				t.Errorf("%s on a disk that cannot be read = %v, want %v", name, err, mcpreplay.ErrUnavailable)
+			}
+		}
+	}
+	d.failing(nil)
+	if _, err := s.Get(t.Context(), rec.Key); err != nil {
+		t.Errorf("Get() when the disk works again: %v", err)
+	}
+	apply(t, s, "op-after")
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestOpenOnDiskThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, op, file string
+		err            error
+		is             error
+	}{
+		{"read-only directory", "open", "wal", sqlite3.READONLY_DIRECTORY, sqlite3.READONLY},
+		{"no permission for the log", "open", "wal", syscall.EACCES, sqlite3.CANTOPEN},
+		{"no permission for the file", "open", "db", syscall.EACCES, fs.ErrPermission},
+		{"full disk", "write", "db", sqlite3.FULL, sqlite3.FULL},
+		{"read-only file", "write", "db", sqlite3.READONLY, sqlite3.READONLY},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			d := newDisk(t, false)
+			d.failing(func(op, file string) error {
+				if op == tt.op && file == tt.file {
+					return tt.err
+				}
+				return nil
+			})
+			_, err := openOn(t, d, path)
+			if !errors.Is(err, mcpreplay.ErrUnavailable) || !errors.Is(err, tt.is) {
+				t.Fatalf("Open() = %v, want %v of %v", err, mcpreplay.ErrUnavailable, tt.is)
+			}
+			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "; ") {
+				t.Errorf("Open() says %q, want the file and a remedy", err)
+			}
+			d.failing(nil)
+			s, err := openOn(t, d, path)
+			if err != nil {
+				t.Fatalf("Open() when it can be written: %v", err)
+			}
+			apply(t, s, "op-after")
+		})
+	}
+}
+
+func TestFileThatVanishes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		vanish func(t *testing.T, path string) error
+	}{
+		{"deleted", func(_ *testing.T, path string) error { return os.Remove(path) }},
+		{"its log deleted", func(_ *testing.T, path string) error { return os.Remove(path + "-wal") }},
+		{"moved away", func(_ *testing.T, path string) error { return os.Rename(path, path+".old") }},
+		{"replaced by another ledger", func(t *testing.T, path string) error {
+			other := newPath(t)
+			s := openStore(t, other, nil)
+			apply(t, s, "op-other")
+			if err := s.Close(); err != nil {
+				return err
+			}
+			return os.Rename(other, path)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			s := openStore(t, path, nil)
+			rec := apply(t, s, "op-before")
+			if _, err := s.Get(t.Context(), rec.Key); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.vanish(t, path); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := s.Apply(t.Context(), operation("op-into-nowhere"), func(context.Context, *sqlite.Tx) (mcpreplay.Outcome, error) {
+				t.Error("an effect ran in a ledger that is gone")
+				return mcpreplay.Outcome{}, nil
+			})
+			if !errors.Is(err, mcpreplay.ErrUnavailable) || !strings.Contains(err.Error(), "restart") {
+				t.Errorf("Apply() = %v, want %v", err, mcpreplay.ErrUnavailable)
+			}
+			if _, err := s.Get(t.Context(), rec.Key); !errors.Is(err, mcpreplay.ErrUnavailable) {
+				t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrUnavailable)
+			}
+		})
+	}
+}
+
+// TestReplacedFileIsNotAdopted: when the connections have to be opened again, it
+// is the ledger that counts and not the name of its file.
+func TestReplacedFileIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	d := newDisk(t, false)
+	s, err := sqlite.OpenWeak(path, &sqlite.Options{Backend: "issues"}, sqlite.Weak{VFS: d.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	setup(t, s)
+	d.failing(func(op, _ string) error {
+		if op == "sync" {
+			return sqlite3.IOERR_FSYNC
+		}
+		return nil
+	})
+	if _, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost")); !errors.Is(err, mcpreplay.ErrUnknown) {
+		t.Fatalf("Apply() = %v, want %v", err, mcpreplay.ErrUnknown)
+	}
+	d.failing(nil)
+	for _, side := range []string{"", "-wal", "-shm"} {
+		os.Remove(path + side)
+	}
+	other := openStore(t, path, nil)
+	apply(t, other, "op-other")
+	_, _, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+	if !errors.Is(err, mcpreplay.ErrUnavailable) {
+		t.Errorf("Apply() = %v, want %v", err, mcpreplay.ErrUnavailable)
+	}
+	if _, err := s.Get(t.Context(), key("op-other")); !errors.Is(err, mcpreplay.ErrUnavailable) {
+		t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrUnavailable)
+	}
+}
+
+// TestDamagedFile: whatever is wrong with the file, it is an error and no panic.
+func TestDamagedFile(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		damage func(f *os.File, size int64) error
+	}{
+		{"truncated to nothing", func(f *os.File, _ int64) error { return f.Truncate(0) }},
+		{"truncated to a page", func(f *os.File, _ int64) error { return f.Truncate(4096) }},
+		{"truncated within a page", func(f *os.File, size int64) error { return f.Truncate(size/2 + 100) }},
+		{"overwritten with noise", func(f *os.File, size int64) error {
+			noise := make([]byte, size-4096)
+			for i := range noise {
+				noise[i] = byte(i*7 + 1)
+			}
+			_, err := f.WriteAt(noise, 4096)
+			return err
+		}},
+		{"its header overwritten", func(f *os.File, _ int64) error {
+			_, err := f.WriteAt([]byte(strings.Repeat("x", 4096)), 0)
+			return err
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			s := openStore(t, path, nil)
+			rec := apply(t, s, "op-before")
+			meddle(t, path, "PRAGMA wal_checkpoint(TRUNCATE)")
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			fi, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.damage(f, fi.Size()); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				_, err := s.Get(t.Context(), rec.Key)
+				broken(t, "Get()", err)
+				_, _, err = s.Apply(t.Context(), operation("op-after"), effect("op-after"))
+				if err == nil {
+					t.Error("Apply() was acknowledged by a damaged file")
+				}
+				broken(t, "Apply()", err)
+			}
+		})
+	}
+}
+
+func broken(t *testing.T, what string, err error) {
+	t.Helper()
+	var failed *mcpreplay.EffectError
+	if !errors.Is(err, mcpreplay.ErrUnavailable) && !errors.Is(err, mcpreplay.ErrIncompatible) && !errors.As(err, &failed) {
+		t.Errorf("%s on a damaged file = %v, want %v", what, err, mcpreplay.ErrUnavailable)
+	}
+}
