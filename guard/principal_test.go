@@ -24,7 +24,11 @@ const (
 // post sends one tools/call as raw HTTP and returns status and body.
 func post(t *testing.T, url, token, tool, rest string) (int, string) {
 	t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{%s,"name":%q,%s}}`, metaModern, tool, rest)
+	return postLine(t, url, token, tool, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{%s,"name":%q,%s}}`, metaModern, tool, rest))
+}
+
+func postLine(t *testing.T, url, token, tool, body string) (int, string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -24,6 +26,7 @@ import (
 	"mcpreplay/sqlite"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
@@ -64,12 +67,27 @@ func play(t *testing.T, file string) {
 			p.start(rest)
 			continue
 		case "send":
-			p.send(rest, string(step.Data))
+			p.send(string(step.Data))
+			continue
+		case "claim":
+			p.claim(rest)
+			continue
+		case "reached":
+			<-p.looked
+			continue
+		case "hold":
+			p.hold()
+			continue
+		case "release":
+			close(p.held)
+			continue
+		case "ledger":
+			p.move(rest)
 			continue
 		case "recv":
 			got = p.recv(rest)
 		case "rows":
-			got = p.rows(rest)
+			got = p.rows()
 		default:
 			t.Fatalf("%s: unknown step %q", file, step.Name)
 		}
@@ -96,6 +114,10 @@ type player struct {
 	out     *bufio.Reader
 	done    chan error
 	replies map[string]map[string]any
+	held    chan struct{}    // closed to let go of the write lock
+	looked  chan struct{}    // a call has looked its record up
+	web     *httptest.Server // instead of in and out
+	body    []byte           // of its last reply
 }
 
 // The keys of every transcript.
@@ -117,7 +139,7 @@ func ring(t testing.TB, secrets ...[]byte) *mcpreplay.Keyring {
 // counts from the transcripts' epoch.
 func (p *player) start(options string) {
 	p.stop()
-	set := map[string]string{"clock": "0", "principal": "alice", "authority": "300s", "retention": "360s", "state": "600s", "backend": "sqlite:guarded", "wait": "2s", "key": ""}
+	set := map[string]string{"clock": "0", "principal": "alice", "authority": "300s", "retention": "360s", "state": "600s", "backend": "sqlite:guarded", "wait": "2s", "key": "", "http": ""}
 	for _, kv := range strings.Fields(options) {
 		k, v, _ := strings.Cut(kv, "=")
 		if _, known := set[k]; !known {
@@ -148,7 +170,8 @@ func (p *player) start(options string) {
 	if set["key"] != "" {
 		prints = bytes.Repeat([]byte(set["key"]), 32)
 	}
-	g, err := guard.New(p.store, &guard.Options{
+	p.looked = make(chan struct{}, 1)
+	g, err := guard.New(watched{p.store, p.looked}, &guard.Options{
 		Keys: ring(p.t, stateSecret), FingerprintKeys: ring(p.t, prints),
 		Principal: set["principal"], AuthorityTTL: duration("authority"), Retention: duration("retention"),
 		StateTTL: duration("state"), Wait: duration("wait"), ShortRetention: true,
@@ -157,6 +180,11 @@ func (p *player) start(options string) {
 		p.t.Fatal(err)
 	}
 	server := issues.NewServer(g, p.store, "test")
+	if set["http"] != "" { // as somebody may mount it, without authentication
+		p.web = httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+			&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
+		return
+	}
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	p.in, p.out, p.done = inW, bufio.NewReader(outR), make(chan error, 1)
@@ -167,6 +195,11 @@ func (p *player) start(options string) {
 }
 
 func (p *player) stop() {
+	if p.web != nil {
+		p.web.Close()
+		p.store.Close()
+		p.web = nil
+	}
 	if p.in == nil {
 		return
 	}
@@ -207,7 +240,7 @@ var (
 // $MUTE for the _meta of a client that can and cannot be asked, ${state x} for the
 // state of reply x, ${flip x}, ${cut x} and ${break x} for it altered, and
 // ${repeat n} for n times the letter x.
-func (p *player) send(_, text string) {
+func (p *player) send(text string) {
 	text = strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", " ")), " ")
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "$META", metaModern), "$MUTE", metaMute)
 	text = use.ReplaceAllStringFunc(text, func(m string) string {
@@ -221,7 +254,76 @@ func (p *player) send(_, text string) {
 		}
 		return p.state(part[1], part[2])
 	})
+	select { // only what this call reaches counts
+	case <-p.looked:
+	default:
+	}
+	if p.web != nil {
+		_, body := postLine(p.t, p.web.URL, "", "create_guarded_issue", text)
+		p.body = []byte(body)
+		return
+	}
 	if _, err := fmt.Fprintln(p.in, text); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// watched tells when a record has been looked up.
+type watched struct {
+	*sqlite.Store
+	looked chan struct{}
+}
+
+func (w watched) Get(ctx context.Context, key mcpreplay.Key) (mcpreplay.Record, error) {
+	rec, err := w.Store.Get(ctx, key)
+	select {
+	case w.looked <- struct{}{}:
+	default:
+	}
+	return rec, err
+}
+
+// claim puts the operation "id lease" of the tool with title "one" in progress,
+// as an attempt that has not ended does.
+func (p *player) claim(words string) {
+	id, lease, _ := strings.Cut(words, " ")
+	d, err := time.ParseDuration(lease)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	digests, err := ring(p.t, fingerprintSecret).Digest(mcpreplay.Binding{
+		Principal: "alice", Tool: issues.Tool, Version: "1", Arguments: json.RawMessage(`{"mode":"atomic","title":"one"}`),
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, started, err := p.store.Begin(context.Background(), mcpreplay.Operation{
+		Key: mcpreplay.Key{Principal: "alice", ID: id}, Tool: issues.Tool, Version: "1", Digests: digests,
+	}, mcpreplay.Change{To: mcpreplay.StateInProgress, Owner: "other", Lease: d, Event: mcpreplay.Event{Kind: mcpreplay.EventClaim, Actor: "other"}})
+	if err != nil || !started {
+		p.t.Fatalf("claim %s: %v, %v", id, started, err)
+	}
+}
+
+// hold keeps the ledger's writer busy until release.
+func (p *player) hold() {
+	p.held = make(chan struct{})
+	entered := make(chan struct{})
+	go p.store.Setup(context.Background(), func(context.Context, *sqlite.Tx) error {
+		close(entered)
+		<-p.held
+		return nil
+	})
+	<-entered
+}
+
+// move takes the ledger's file away, or brings it back.
+func (p *player) move(where string) {
+	from, to := p.path, p.path+".away"
+	if where == "back" {
+		from, to = to, from
+	}
+	if err := os.Rename(from, to); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -261,7 +363,10 @@ var volatile = []struct {
 }
 
 func (p *player) recv(name string) string {
-	line, err := p.out.ReadBytes('\n')
+	line, err := p.body, error(nil)
+	if p.web == nil {
+		line, err = p.out.ReadBytes('\n')
+	}
 	if err != nil {
 		p.t.Fatalf("recv %s: %v", name, err)
 	}
@@ -278,7 +383,7 @@ func (p *player) recv(name string) string {
 }
 
 // rows reads what the file holds through a connection of its own.
-func (p *player) rows(string) string {
+func (p *player) rows() string {
 	db := openRaw(p.t, p.path)
 	defer db.Close()
 	var b strings.Builder
