@@ -86,6 +86,14 @@ func (s *store[Tx]) Apply(ctx context.Context, op mcpreplay.Operation, effect fu
 	return rec, started, err
 }
 
+func (s *store[Tx]) Begin(ctx context.Context, op mcpreplay.Operation, first mcpreplay.Change) (mcpreplay.Record, bool, error) {
+	rec, started, err := s.Applier.Begin(ctx, op, first)
+	if err == nil && started && rec.State.Final() { // a decline or a fence
+		s.at(DropAfterCommit)
+	}
+	return rec, started, err
+}
+
 func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect func(context.Context, Tx, *mcpreplay.Change) error) (mcpreplay.Record, error) {
 	rec, err := s.Applier.ApplyStep(ctx, c, effect)
 	if err == nil {

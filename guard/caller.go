@@ -3,6 +3,10 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -63,13 +67,23 @@ func overHTTP(extra *mcp.RequestExtra) bool { return extra != nil && extra.Heade
 // client says of itself.
 func (g *Guard) principal(ctx context.Context, extra *mcp.RequestExtra) (string, error) {
 	if extra != nil && extra.TokenInfo != nil {
-		if extra.TokenInfo.UserID == "" {
-			return "", errors.New("the token names nobody")
-		}
-		return extra.TokenInfo.UserID, nil
+		return extra.TokenInfo.UserID, validPrincipal(extra.TokenInfo.UserID)
 	}
 	if overHTTP(extra) && !unauthenticatedAllowed(ctx) {
 		return "", errors.New("a call over HTTP without a verified token")
 	}
 	return g.opts.Principal, nil
+}
+
+// validPrincipal reports whether name can stand for somebody in the ledger.
+func validPrincipal(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it names nobody")
+	case len(name) > 1024:
+		return fmt.Errorf("it has %d bytes, more than 1024", len(name))
+	case !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("it must be UTF-8 without control characters")
+	}
+	return nil
 }

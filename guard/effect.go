@@ -2,9 +2,12 @@ package guard
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"mcpreplay"
 
@@ -18,6 +21,7 @@ type Op struct {
 
 	answers map[string]json.RawMessage
 	effect  string
+	sent    bool // the store was asked to write
 }
 
 // Answer decodes what the user answered to the named question, whose content is
@@ -48,9 +52,11 @@ type Questions map[string]*mcp.ElicitParams
 // Effect is what a guarded tool does. It is opaque: the constructors of this
 // package make one, and its decorators (Ask, Check, Version) add to it.
 //
-// If In is json.RawMessage the effect gets the arguments as they were sent,
-// without operation_id. If Out is *mcp.CallToolResult it returns a whole result.
+// If In is json.RawMessage the effect gets the arguments undecoded: without
+// operation_id, with schema defaults filled in, numbers as they were sent. If Out
+// is *mcp.CallToolResult it returns a whole result.
 type Effect[In, Out any] struct {
+	err     error             // why this is no effect; AddTool reports it
 	stores  []mcpreplay.Store // whatever it writes to; must be the guard's ledger
 	run     func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error)
 	ask     func(context.Context, *Op, In) (Questions, error)
@@ -68,6 +74,7 @@ type encoder[Out any] func(Out) (mcpreplay.Result, error)
 // or panics, nothing happened and the same operation id may be sent again.
 func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Context, tx Tx, op *Op, in In) (Out, error)) Effect[In, Out] {
 	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		op.sent = true
 		return s.Apply(ctx, o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
 			once := *op // a second call starts from the same op as the first
 			out, err := fn(ctx, tx, &once, in)
@@ -103,20 +110,50 @@ type requestKey struct{}
 // Recorded is an effect that keeps its own record through the store: it begins
 // the operation, advances it as its parts commit, and returns the record. It
 // must call s.Begin with the operation as given before it does anything, do
-// nothing if it did not start, and report whether it started. What it leaves in
-// progress is unknown until settled.
+// nothing if that did not start it, and say whether it did. What it leaves in
+// progress is unknown until settled, whatever error it returns.
 func Recorded[In, Out any](s mcpreplay.Store, fn func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode func(Out) (mcpreplay.Result, error)) (rec mcpreplay.Record, started bool, err error)) Effect[In, Out] {
 	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
-		return fn(ctx, op, o, in, encode)
+		op.sent = true
+		rec, started, err := fn(ctx, op, o, in, encode)
+		if err == nil || started {
+			return rec, started, err
+		}
+		// Whether a part of it is durable is for the ledger to say, not for an
+		// error: a claim it holds may be this attempt's.
+		rec, look := s.Get(context.WithoutCancel(ctx), o.Key)
+		if !errors.Is(look, mcpreplay.ErrNotFound) {
+			return rec, true, errors.Join(err, look)
+		}
+		return rec, false, definite(err)
 	}
 	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
 }
 
-// Choose picks one of several effects by the input.
+// definite makes an error of a Recorded effect that left no record one that says
+// so, unless it is the store's own.
+func definite(err error) error {
+	var effect *mcpreplay.EffectError
+	if errors.As(err, &effect) || storeError(err) {
+		return err
+	}
+	return &mcpreplay.EffectError{Err: err}
+}
+
+// Choose picks one of several effects by the input. Version and Check belong
+// around it, not inside: a record does not say how it was chosen.
 func Choose[In, Out any](pick func(In) string, of map[string]Effect[In, Out]) Effect[In, Out] {
 	var chosen Effect[In, Out]
-	for _, e := range of {
+	for name, e := range of {
 		chosen.stores = append(chosen.stores, e.stores...)
+		switch {
+		case e.err != nil:
+			chosen.err = e.err
+		case e.run == nil:
+			chosen.err = fmt.Errorf("the choice %q is empty; make an effect with guard.Atomic", name)
+		case e.version != "" || e.check != nil:
+			chosen.err = fmt.Errorf("the choice %q has a Version or a Check of its own; put them around guard.Choose", name)
+		}
 	}
 	chosen.run = func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
 		e, ok := of[pick(in)]
@@ -135,28 +172,63 @@ func Choose[In, Out any](pick func(In) string, of map[string]Effect[In, Out]) Ef
 }
 
 // Ask adds questions to an effect, which then runs only when every one is
-// answered. q is called once a round, with the answers so far; it returns what it
-// wants to know by then, and the questions already answered do not count. It
-// must have no effect of its own and should depend on nothing but its inputs.
+// answered, those of an effect that asks already included. q is called in every
+// round, with the answers so far; it returns what it wants to know by then, and
+// the questions already answered do not count. It must have no effect of its own
+// and should depend on nothing but its inputs: it is also called to find out
+// whether a repeat belongs to an earlier round.
 func Ask[In, Out any](q func(ctx context.Context, op *Op, in In) (Questions, error), e Effect[In, Out]) Effect[In, Out] {
-	e.ask = q
+	inner := e.ask
+	e.ask = func(ctx context.Context, op *Op, in In) (Questions, error) {
+		asked, err := q(ctx, op, in)
+		if err != nil || inner == nil {
+			return asked, err
+		}
+		more, err := inner(ctx, op, in)
+		if err != nil {
+			return nil, err
+		}
+		all := maps.Clone(more)
+		for name, question := range asked {
+			if _, twice := all[name]; twice {
+				return nil, fmt.Errorf("two questions are named %q", name)
+			}
+			if all == nil {
+				all = make(Questions)
+			}
+			all[name] = question
+		}
+		return all, nil
+	}
 	return e
 }
 
 // Check lets status look whether the effect of a record is really there: look
 // reads the application's tables in the same snapshot as the record. A record
-// whose effect is gone reads as unknown.
+// whose effect is gone (false, or sql.ErrNoRows) reads as unknown.
 func Check[Tx, In, Out any](s mcpreplay.Applier[Tx], look func(ctx context.Context, tx Tx, rec mcpreplay.Record) (bool, error), e Effect[In, Out]) Effect[In, Out] {
-	e.stores = append(e.stores, s)
+	e.stores = append(slices.Clip(e.stores), s)
 	e.check = func(ctx context.Context, key mcpreplay.Key) (rec mcpreplay.Record, present bool, err error) {
 		rec, err = s.View(ctx, key, func(ctx context.Context, tx Tx, rec mcpreplay.Record) (err error) {
 			present, err = look(ctx, tx, rec)
+			switch {
+			case errors.Is(err, sql.ErrNoRows):
+				present, err = false, nil
+			case err != nil:
+				err = &lookError{err.Error()}
+			}
 			return err
 		})
 		return rec, present, err
 	}
 	return e
 }
+
+// lookError is an error of the application's look. It must not pass for one of
+// the store's: "no such operation" would then be a lie.
+type lookError struct{ text string }
+
+func (e *lookError) Error() string { return "look for the effect: " + e.text }
 
 // Version names the version of a tool. A request of one version is never taken
 // for one of another: change it when what the tool does changes. It is "1"

@@ -121,8 +121,10 @@ func TestReplaysAreTheStoredBytes(t *testing.T) {
 	g := f.guard(f.store, func(o *guard.Options) { o.NoReplayNote = true })
 	guard.AddTool(g, server, &mcp.Tool{Name: "odd"}, guard.Atomic(f.store, func(context.Context, *sqlite.Tx, *guard.Op, any) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{
-			Meta:              mcp.Meta{"n": json.RawMessage(`9007199254740993`), "a": []int{1}},
-			Content:           []mcp.Content{&mcp.TextContent{Text: "<sent> & done é \u2028 \x00"}, &mcp.ImageContent{MIMEType: "image/png", Data: []byte{0, 1, 255}}},
+			Meta: mcp.Meta{"n": json.RawMessage(`9007199254740993`), "a": []int{1}},
+			Content: []mcp.Content{&mcp.TextContent{Text: "<sent> & done é \u2028 \x00", Meta: mcp.Meta{"id": json.RawMessage(`9007199254740995`)}},
+				&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "x:y", Text: "t", Meta: mcp.Meta{"id": json.RawMessage(`9007199254740997`)}}},
+				&mcp.ImageContent{MIMEType: "image/png", Data: []byte{0, 1, 255}}},
 			StructuredContent: json.RawMessage(`{"id":9007199254740993,"amt":1.10,"html":"<&>"}`),
 		}, nil
 	}))
@@ -131,7 +133,7 @@ func TestReplaysAreTheStoredBytes(t *testing.T) {
 	if !bytes.Equal(first, again) {
 		t.Errorf("the replay differs:\n%s\n%s", first, again)
 	}
-	for _, exact := range []string{`"id":9007199254740993`, `"amt":1.10`, `"n":9007199254740993`} {
+	for _, exact := range []string{`"id":9007199254740993`, `"amt":1.10`, `"n":9007199254740993`, `"id":9007199254740995`, `"id":9007199254740997`} {
 		if !bytes.Contains(again, []byte(exact)) {
 			t.Errorf("the replay lost %s: %s", exact, again)
 		}

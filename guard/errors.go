@@ -115,11 +115,8 @@ func (a *attempt) failed(ctx context.Context, err error, started bool) (*mcp.Cal
 		return nil, a.refuse(mcpreplay.ReasonConflict, err)
 	case errors.Is(err, mcpreplay.ErrExpired):
 		return nil, a.refuse(mcpreplay.ReasonAuthorityExpired, err)
-	case errors.Is(err, mcpreplay.ErrUnavailable), errors.Is(err, mcpreplay.ErrClock):
-		if ctx.Err() != nil {
-			return nil, a.refuse(mcpreplay.ReasonCancelled, err)
-		}
-		return nil, a.refuse(mcpreplay.ReasonUnavailable, err)
+	case storeError(err): // all others of the port say that nothing was changed
+		return nil, a.refuseStore(ctx, err)
 	default:
 		return a.unknown(err), nil
 	}
@@ -139,19 +136,26 @@ func (a *attempt) effectFailed(e *mcpreplay.EffectError) (*mcp.CallToolResult, e
 	}
 	var wire *jsonrpc.Error
 	if errors.As(e.Err, &wire) {
-		return nil, wire
+		// A code that means something else to a client stays here: one that no
+		// server sends, or a refusal of ours that this is not.
+		if mcpreplay.ClassifyError(wire.Code, wire.Message, wire.Data).Kind == mcpreplay.VerdictReply {
+			return nil, wire
+		}
+		return a.mark(errorResult(wire.Message), a.notRecorded()), nil
 	}
 	text := e.Err.Error()
-	if e.Panic || internalText(e.Err) {
+	if e.Panic || e.Internal || storeError(e.Err) || errors.Is(e.Err, mcpreplay.ErrUnknown) {
 		a.g.opts.Logger.Error("effect failed", "tool", a.tool.name, "operation", a.op.ID, "panic", e.Panic, "error", e.Err)
 		text = "The tool failed inside. Nothing was done."
 	}
 	return a.mark(errorResult(text), a.notRecorded()), nil
 }
 
-// internalText reports whether err speaks of the store rather than of the tool.
-func internalText(err error) bool {
-	for _, e := range []error{mcpreplay.ErrUnavailable, mcpreplay.ErrUnknown, mcpreplay.ErrClock, mcpreplay.ErrIncompatible, mcpreplay.ErrStale} {
+// storeError reports whether err is one of the port's that say that nothing was
+// changed.
+func storeError(err error) bool {
+	for _, e := range []error{mcpreplay.ErrUnavailable, mcpreplay.ErrClock, mcpreplay.ErrIncompatible,
+		mcpreplay.ErrStale, mcpreplay.ErrNotFound, mcpreplay.ErrConflict, mcpreplay.ErrExpired} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -88,6 +88,9 @@ func (o *Options) resolve() (Options, error) {
 	if r.Principal == "" {
 		r.Principal = "local"
 	}
+	if err := validPrincipal(r.Principal); err != nil {
+		errs = append(errs, fmt.Errorf("guard: Options.Principal: %w", err))
+	}
 	for _, d := range []struct {
 		name  string
 		value *time.Duration
@@ -138,8 +141,12 @@ type Guard struct {
 	info  mcpreplay.Info // of the ledger when the guard was made
 
 	mu    sync.RWMutex
-	tools map[string]*tool
+	tools map[toolKey]*tool
 }
+
+// toolKey is what a record says of its tool. Two servers of one guard that have a
+// tool of the same name and version have the same tool.
+type toolKey struct{ name, version string }
 
 // New makes a guard over a ledger. It reads the ledger's identity.
 func New(store mcpreplay.Store, o *Options) (*Guard, error) {
@@ -151,7 +158,7 @@ func New(store mcpreplay.Store, o *Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: read the ledger: %w", err)
 	}
-	return &Guard{store: store, opts: opts, info: info, tools: make(map[string]*tool)}, nil
+	return &Guard{store: store, opts: opts, info: info, tools: make(map[toolKey]*tool)}, nil
 }
 
 // Install adds the tools every guarded server has (get_operation_status,
@@ -169,11 +176,11 @@ func (g *Guard) Install(server *mcp.Server) {
 func (g *Guard) register(t *tool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tools[t.name] = t
+	g.tools[toolKey{t.name, t.version}] = t
 }
 
-func (g *Guard) tool(name string) *tool {
+func (g *Guard) tool(name, version string) *tool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.tools[name]
+	return g.tools[toolKey{name, version}]
 }

@@ -67,6 +67,8 @@ func (g *Guard) list(ctx context.Context, principal string, args map[string]stri
 		}
 		f.Before = before
 	}
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Wait)
+	defer cancel()
 	info, err := g.store.Info(ctx)
 	if err != nil {
 		return nil, &refusal{reason: mcpreplay.ReasonUnavailable, why: err}

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,8 +90,12 @@ func (a *attempt) readAnswers() error {
 		switch result.Action {
 		case actionAccept:
 			content, err := normalContent(a.claims.Questions[name], result.Content)
-			if errors.Is(err, errInexact) {
+			var syntax *mcpreplay.JSONError
+			switch {
+			case errors.Is(err, errInexact):
 				return a.refuseResponse(name, err.Error())
+			case errors.As(err, &syntax) && syntax.Limit:
+				return a.refuseInput(err)
 			}
 			if err != nil {
 				a.answers.complete = false
@@ -166,6 +169,8 @@ func (a *attempt) nextRound(ctx context.Context) (*mcp.CallToolResult, error) {
 	switch {
 	case a.answers.declined:
 		return a.decline(ctx)
+	case a.answers.cancelled && a.past:
+		return nil, a.refuse(mcpreplay.ReasonRetentionExpired, nil)
 	case a.answers.cancelled:
 		text := "The question was dismissed. Nothing was done. The same operation_id may be sent again."
 		return a.mark(errorResult(text), a.notRecorded()), nil
@@ -183,7 +188,7 @@ func (a *attempt) nextRound(ctx context.Context) (*mcp.CallToolResult, error) {
 	}
 	pending, err := a.pending(ctx)
 	if err != nil {
-		return a.mark(errorResult(err.Error()), a.notRecorded()), nil
+		return a.effectFailed(&mcpreplay.EffectError{Err: err})
 	}
 	switch {
 	case len(pending) > 0:
@@ -258,8 +263,8 @@ func (a *attempt) inputRequired(questions Questions, round int) (*mcp.CallToolRe
 		return nil, err
 	}
 	schemas, requests, err := pose(questions)
-	if err != nil {
-		return nil, err
+	if err != nil { // the author's mistake, not the caller's
+		return a.effectFailed(&mcpreplay.EffectError{Err: err, Internal: true})
 	}
 	now := a.ledger.Time
 	authority, retention := a.deadlines()
@@ -267,7 +272,7 @@ func (a *attempt) inputRequired(questions Questions, round int) (*mcp.CallToolRe
 		Version: sealVersion, IssuedAt: now.UnixMicro(), ExpiresAt: now.Add(a.g.opts.StateTTL).UnixMicro(),
 		Server: a.g.opts.Name, Backend: a.ledger.Backend, Instance: a.ledger.Instance, Incarnation: a.ledger.Incarnation,
 		Method: methodCall, Tool: a.tool.name, ToolVersion: a.tool.version,
-		Arguments: argumentsDigest(a.canonical), Principal: a.op.Principal, Operation: a.op.ID,
+		Arguments: argumentsDigest(a.canonical), Sent: argumentsDigest(a.asSent), Principal: a.op.Principal, Operation: a.op.ID,
 		Round: round, Questions: schemas, Answers: a.answers.normal(),
 		Authority: authority.UnixMicro(), Retention: retention.UnixMicro(), Nonce: nonce,
 	}
@@ -280,6 +285,11 @@ func (a *attempt) inputRequired(questions Questions, round int) (*mcp.CallToolRe
 	token, err := seal(a.g.opts.Keys, c)
 	if err != nil {
 		return nil, err
+	}
+	if len(token) > maxStateSize { // it would be refused when it comes back
+		r := a.refuse(mcpreplay.ReasonLimit, nil)
+		r.detail = "the answers of all rounds together are too long to be carried on"
+		return nil, r
 	}
 	res := &mcp.CallToolResult{InputRequests: requests, RequestState: token}
 	return a.mark(res, a.notRecorded()), nil
@@ -296,6 +306,11 @@ func pose(questions Questions) (map[string]json.RawMessage, mcp.InputRequestMap,
 		}
 		schema, err := json.Marshal(q.RequestedSchema)
 		if err != nil {
+			return nil, nil, fmt.Errorf("question %q: %w", name, err)
+		}
+		if s, err := asSchema(json.RawMessage(schema)); err != nil {
+			return nil, nil, fmt.Errorf("question %q: %w", name, err)
+		} else if _, err := s.Resolve(nil); err != nil { // no answer could ever fit
 			return nil, nil, fmt.Errorf("question %q: %w", name, err)
 		}
 		schemas[name] = schema
@@ -317,7 +332,7 @@ func (a *attempt) decline(ctx context.Context) (*mcp.CallToolResult, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, a.g.opts.Wait)
 	defer cancel()
-	a.dispatched = true
+	a.op.sent = true
 	rec, started, err := a.g.store.Begin(bounded, o, mcpreplay.Change{
 		To:     mcpreplay.StateNotApplied,
 		Result: &mcpreplay.Result{Body: body, IsError: true},
@@ -328,5 +343,3 @@ func (a *attempt) decline(ctx context.Context) (*mcp.CallToolResult, error) {
 	}
 	return a.settled(ctx, rec, started)
 }
-
-func equal(a, b []byte) bool { return bytes.Equal(a, b) }

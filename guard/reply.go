@@ -79,9 +79,9 @@ func droppedResult(rec mcpreplay.Record) *mcp.CallToolResult {
 	return &mcp.CallToolResult{IsError: rec.Result.IsError, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// decodeResult makes a result of stored bytes whose structured content and _meta
-// are exactly the stored ones. The SDK's own decoding would round integers beyond
-// 2^53 in both.
+// decodeResult makes a result of stored bytes whose structured content and _meta,
+// its own and those of its blocks, are exactly the stored ones. The SDK's own
+// decoding would round integers beyond 2^53 in all of them.
 func decodeResult(body []byte) (*mcp.CallToolResult, error) {
 	var res mcp.CallToolResult
 	if err := json.Unmarshal(body, &res); err != nil {
@@ -90,6 +90,12 @@ func decodeResult(body []byte) (*mcp.CallToolResult, error) {
 	var exact struct {
 		Meta       map[string]json.RawMessage `json:"_meta"`
 		Structured json.RawMessage            `json:"structuredContent"`
+		Content    []struct {
+			Meta     map[string]json.RawMessage `json:"_meta"`
+			Resource struct {
+				Meta map[string]json.RawMessage `json:"_meta"`
+			} `json:"resource"`
+		} `json:"content"`
 	}
 	if err := json.Unmarshal(body, &exact); err != nil {
 		return nil, err
@@ -97,11 +103,42 @@ func decodeResult(body []byte) (*mcp.CallToolResult, error) {
 	if exact.Structured != nil {
 		res.StructuredContent = exact.Structured
 	}
-	for k, v := range exact.Meta {
-		res.Meta[k] = v
+	restore(res.Meta, exact.Meta)
+	for i, block := range res.Content {
+		restore(metaOf(block), exact.Content[i].Meta)
+		if e, ok := block.(*mcp.EmbeddedResource); ok && e.Resource != nil {
+			restore(e.Resource.Meta, exact.Content[i].Resource.Meta)
+		}
 	}
 	if res.Content == nil {
 		res.Content = []mcp.Content{}
 	}
 	return &res, nil
+}
+
+// restore puts the exact values back where decoding has rounded them.
+func restore(meta mcp.Meta, exact map[string]json.RawMessage) {
+	for k, v := range exact {
+		if _, ok := meta[k]; ok {
+			meta[k] = v
+		}
+	}
+}
+
+// metaOf is the _meta of a content block, nil if it has none or is of a kind that
+// a later SDK may bring.
+func metaOf(c mcp.Content) mcp.Meta {
+	switch c := c.(type) {
+	case *mcp.TextContent:
+		return c.Meta
+	case *mcp.ImageContent:
+		return c.Meta
+	case *mcp.AudioContent:
+		return c.Meta
+	case *mcp.ResourceLink:
+		return c.Meta
+	case *mcp.EmbeddedResource:
+		return c.Meta
+	}
+	return nil
 }

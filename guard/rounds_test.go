@@ -148,7 +148,7 @@ func TestAQuestionThatCannotBePosedRunsNothing(t *testing.T) {
 		{"an error", func(context.Context, *guard.Op, payment) (guard.Questions, error) {
 			return nil, errors.New("closed today")
 		}, "closed today"},
-		{"a panic", func(context.Context, *guard.Op, payment) (guard.Questions, error) { panic("secret") }, "internal error"},
+		{"a panic", func(context.Context, *guard.Op, payment) (guard.Questions, error) { panic("secret") }, "Nothing was done"},
 		{"no schema", func(context.Context, *guard.Op, payment) (guard.Questions, error) {
 			return guard.Questions{"q": {Message: "?"}}, nil
 		}, ""},

@@ -94,10 +94,12 @@ func (g *Guard) fence(ctx context.Context, key mcpreplay.Key, reason string) err
 // observe reads what is known of an operation: its record and, if the tool can
 // look, its physical effect, in one snapshot.
 func (g *Guard) observe(ctx context.Context, key mcpreplay.Key) (mcpreplay.Observation, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Wait)
+	defer cancel()
 	rec, err := g.store.Get(ctx, key)
 	var physical *bool
 	if err == nil && (rec.State == mcpreplay.StateApplied || rec.State == mcpreplay.StatePartial) {
-		if t := g.tool(rec.Tool); t != nil && t.check != nil {
+		if t := g.tool(rec.Tool, rec.Version); t != nil && t.check != nil {
 			var present bool
 			rec, present, err = t.check(ctx, key)
 			physical = &present

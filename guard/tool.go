@@ -28,7 +28,8 @@ type tool struct {
 // brings its own, input and output are validated, and the output becomes the
 // structured content. The input schema gets an operation_id unless it has one.
 // Unlike there, output is validated before anything is committed, and integers
-// reach the effect as they were sent.
+// reach integer fields as they were sent. (In any and map[string]any they are
+// float64, as everywhere.)
 //
 // It panics, as mcp.AddTool does, if the tool cannot work: a schema that is not
 // an object, or an effect on another ledger than the guard's.
@@ -44,6 +45,9 @@ func AddTool[In, Out any](g *Guard, s *mcp.Server, t *mcp.Tool, e Effect[In, Out
 }
 
 func newTool[In, Out any](g *Guard, t *mcp.Tool, e Effect[In, Out]) (*tool, *mcp.Tool, error) {
+	if e.err != nil {
+		return nil, nil, e.err
+	}
 	if e.run == nil {
 		return nil, nil, errors.New("the effect is empty; make one with guard.Atomic")
 	}
@@ -77,7 +81,8 @@ func newTool[In, Out any](g *Guard, t *mcp.Tool, e Effect[In, Out]) (*tool, *mcp
 			if err != nil {
 				return nil, err
 			}
-			return e.ask(ctx, op, typed)
+			asking := *op // what it does to its copy is nobody's business
+			return e.ask(ctx, &asking, typed)
 		}
 	}
 	return guarded, &published, nil
@@ -99,49 +104,80 @@ func (g *Guard) sameLedger(stores []mcpreplay.Store) error {
 }
 
 // encodeResult makes the stored result of an effect's output. Everything that can
-// be wrong with it is found here, before the commit.
+// be wrong with it is found here, before the commit: what is stored must be what
+// every later reply and every status can tell.
 func encodeResult(out any, schema *jsonschema.Resolved, limit int) (mcpreplay.Result, error) {
 	res, whole := out.(*mcp.CallToolResult)
 	if !whole {
-		structured, err := json.Marshal(out)
-		if err != nil {
-			return mcpreplay.Result{}, fmt.Errorf("encode the output: %w", err)
-		}
-		if err := validate(schema, structured); err != nil {
-			return mcpreplay.Result{}, fmt.Errorf("the output does not fit its schema: %w", err)
-		}
-		res = &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: string(structured)}},
-			StructuredContent: json.RawMessage(structured),
-		}
-		if out == nil {
-			res = &mcp.CallToolResult{Content: []mcp.Content{}}
+		var err error
+		if res, err = structuredResult(out, schema); err != nil {
+			return mcpreplay.Result{}, err
 		}
 	}
 	if res == nil {
 		res = &mcp.CallToolResult{}
 	}
-	if res.InputRequests != nil {
+	if res.InputRequests != nil || res.RequestState != "" {
 		return mcpreplay.Result{}, errors.New("an effect cannot ask: declare its questions with guard.Ask")
 	}
-	stored := *res
-	if stored.Content == nil {
-		stored.Content = []mcp.Content{}
+	if _, taken := res.Meta[mcpreplay.MetaOperation]; taken {
+		return mcpreplay.Result{}, fmt.Errorf("the result's _meta has a %q of its own", mcpreplay.MetaOperation)
 	}
-	body, err := json.Marshal(&stored)
+	body, err := json.Marshal(res)
+	if err == nil {
+		body, err = deliverable(body)
+	}
 	if err != nil {
 		return mcpreplay.Result{}, fmt.Errorf("encode the result: %w", err)
 	}
 	if len(body) > limit {
 		return mcpreplay.Result{}, fmt.Errorf("the result has %d bytes, more than the %d that can be kept", len(body), limit)
 	}
-	if stored.IsError {
+	if res.IsError {
 		return mcpreplay.Result{}, &isErrorResult{body: body}
 	}
-	if err := validateWhole(&stored, whole, schema); err != nil {
+	if err := validateWhole(res, whole, schema); err != nil {
 		return mcpreplay.Result{}, err
 	}
 	return mcpreplay.Result{Body: body}, nil
+}
+
+// structuredResult is the result of a typed output: its JSON as structured
+// content, and as text for clients that know no other.
+func structuredResult(out any, schema *jsonschema.Resolved) (*mcp.CallToolResult, error) {
+	if v := reflect.ValueOf(out); v.Kind() == reflect.Pointer && v.IsNil() {
+		out = reflect.Zero(v.Type().Elem()).Interface() // as mcp.AddTool does
+	}
+	if out == nil {
+		return &mcp.CallToolResult{}, nil
+	}
+	structured, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("encode the output: %w", err)
+	}
+	if err := validate(schema, structured); err != nil {
+		return nil, fmt.Errorf("the output does not fit its schema: %w", err)
+	}
+	return &mcp.CallToolResult{
+		Content:           []mcp.Content{&mcp.TextContent{Text: string(structured)}},
+		StructuredContent: json.RawMessage(structured),
+	}, nil
+}
+
+// deliverable is a result in the form in which it will be replied with: decoded
+// from what is stored and encoded again. That form is what is stored.
+func deliverable(body []byte) ([]byte, error) {
+	res, err := decodeResult(body)
+	if err != nil {
+		return nil, err
+	}
+	if body, err = json.Marshal(res); err != nil {
+		return nil, err
+	}
+	if v := mcpreplay.ClassifyResult(body); v.Kind != mcpreplay.VerdictResult {
+		return nil, fmt.Errorf("no client would take it for a result: %s", v.Detail)
+	}
+	return body, nil
 }
 
 // validateWhole checks the structured content of a low-level result, if its tool
