@@ -20,11 +20,6 @@ func withDefault(currency string) *mcp.Tool {
 	return t
 }
 
-type paymentIn struct {
-	payment
-	Currency string `json:"currency"`
-}
-
 // A deploy that adds or changes a default does not make an old request another
 // one, neither when it starts over nor when it continues.
 func TestADeployWithOtherDefaultsDoesNotLoseAnEarlierResult(t *testing.T) {

@@ -153,6 +153,7 @@ func checkParams(in *inbound, params json.RawMessage) *badMessage {
 		return invalidParams("params is not an object")
 	}
 	if meta, _, err := readMembers(p["_meta"]); err == nil {
+		//lint:ignore SA1019 clients of the deprecation window still ask for logs
 		in.talks = !isNull(meta["progressToken"]) || !isNull(meta[mcp.MetaKeyLogLevel])
 	}
 	switch in.method {
