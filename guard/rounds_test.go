@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"mcpreplay/guard"
@@ -29,10 +30,14 @@ func askTwice(_ context.Context, op *guard.Op, _ payment) (guard.Questions, erro
 	return guard.Questions{"confirm": form("word", "Type the word for "+account.Name)}, nil
 }
 
-// elicit answers every question by its one field.
+// elicit answers every question by its one field. The SDK asks those of one round
+// at once.
 func elicit(asked *[]string) func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	var mu sync.Mutex
 	return func(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		mu.Lock()
 		*asked = append(*asked, req.Params.Message)
+		mu.Unlock()
 		schema, _ := req.Params.RequestedSchema.(map[string]any)
 		content := map[string]any{}
 		for field := range schema["properties"].(map[string]any) {

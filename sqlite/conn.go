@@ -9,18 +9,20 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/driver"
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// config is what only tests change: there is no option that makes a ledger
-// less durable.
+// config is what only tests change: there is no option that makes a ledger less
+// durable.
 type config struct {
 	vfs         string
 	synchronous string
 	pragmas     []string
+	patience    time.Duration
 }
 
 // conn is one connection to the ledger's file. One goroutine uses it at a time.

@@ -260,7 +260,10 @@ func TestLostTransactionNeverCommits(t *testing.T) {
 			if tt.setup != "" {
 				meddle(t, path, tt.setup)
 			}
-			definite(t, s, path, run(t, s, tt.fn))
+			failed := definite(t, s, path, run(t, s, tt.fn))
+			if !strings.Contains(failed.Error(), "rolled back under the effect") {
+				t.Errorf("Apply() = %v, want it to say that the transaction was lost", failed)
+			}
 		})
 	}
 }

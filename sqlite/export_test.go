@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/ncruces/go-sqlite3/driver"
 )
@@ -13,13 +14,17 @@ type Weak struct {
 	VFS         string
 	Synchronous string
 	Pragmas     []string
+	Patience    time.Duration
 }
 
 func OpenWeak(path string, opts *Options, w Weak) (*Store, error) {
 	if w.Synchronous == "" {
 		w.Synchronous = "FULL"
 	}
-	return open(path, opts, config{vfs: w.VFS, synchronous: w.Synchronous, pragmas: w.Pragmas})
+	if w.Patience == 0 {
+		w.Patience = patience
+	}
+	return open(path, opts, config{vfs: w.VFS, synchronous: w.Synchronous, pragmas: w.Pragmas, patience: w.Patience})
 }
 
 // OpenRaw opens the file without a store.

@@ -108,8 +108,9 @@ func TestFailedCommitIsUnknown(t *testing.T) {
 			if _, err := s.Get(t.Context(), key("op-before")); err != nil {
 				t.Errorf("Get() while the disk fails: %v", err)
 			}
-			d.failing(nil)
-			apply(t, s, "op-after")
+			if n := d.opens(func() { apply(t, s, "op-after") }); n != 1 {
+				t.Errorf("the file was opened %d times, want 1: the connection's view of the log may be wrong", n)
+			}
 			rec, started, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
 			if err != nil || rec.State != mcpreplay.StateApplied {
 				t.Errorf("Apply() again = %s, started %v, %v; want applied", rec.State, started, err)
@@ -158,36 +159,50 @@ func TestDiskThatFailsBeforeCommitIsDefinite(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	d := newDisk(t, false)
-	s, err := openOn(t, d, path, "wal_autocheckpoint=1", "cache_size=-64")
+	s, err := openOn(t, d, path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := apply(t, s, "op-before")
-	meddle(t, path, "PRAGMA wal_checkpoint(TRUNCATE)")
+	if _, err := s.Get(t.Context(), rec.Key); err != nil {
+		t.Fatal(err)
+	}
+	meddle(t, path, "INSERT INTO once VALUES ('x')") // makes everybody read again
 	d.failing(func(op, file string) error {
 		if op == "read" {
 			return sqlite3.IOERR_READ
 		}
 		return nil
 	})
-	// What is cached may still be read; what is not, fails. Neither is a panic.
-	for range 3 {
-		for name, err := range map[string]error{
-			"Get":     second(s.Get(t.Context(), rec.Key)),
-			"Events":  second(s.Events(t.Context(), rec.Key)),
-			"List":    second(s.List(t.Context(), mcpreplay.Filter{})),
-			"Advance": second(s.Advance(t.Context(), mcpreplay.Change{Key: key("op-absent")})),
-		} {
-			if err != nil && !errors.Is(err, mcpreplay.ErrUnavailable) && !errors.Is(err, mcpreplay.ErrNotFound) {
-				t.Errorf("%s on a disk that cannot be read = %v, want %v", name, err, mcpreplay.ErrUnavailable)
-			}
+	_, _, errApply := s.Apply(t.Context(), operation("op-fails"), func(context.Context, *sqlite.Tx) (mcpreplay.Outcome, error) {
+		t.Error("the effect ran")
+		return mcpreplay.Outcome{}, nil
+	})
+	for name, err := range map[string]error{
+		"Get":     second(s.Get(t.Context(), rec.Key)),
+		"Events":  second(s.Events(t.Context(), rec.Key)),
+		"List":    second(s.List(t.Context(), mcpreplay.Filter{})),
+		"Info":    second(s.Info(t.Context())),
+		"Advance": second(s.Advance(t.Context(), mcpreplay.Change{Key: rec.Key})),
+		"Apply":   errApply,
+	} {
+		if !errors.Is(err, mcpreplay.ErrUnavailable) || !errors.Is(err, sqlite3.IOERR) || errors.Is(err, mcpreplay.ErrUnknown) {
+			t.Errorf("%s on a disk that cannot be read = %v, want %v", name, err, mcpreplay.ErrUnavailable)
 		}
 	}
-	d.failing(nil)
-	if _, err := s.Get(t.Context(), rec.Key); err != nil {
-		t.Errorf("Get() when the disk works again: %v", err)
+	if n := d.opens(func() { apply(t, s, "op-after") }); n != 1 {
+		t.Errorf("the writer opened the file %d times after an error, want 1", n)
 	}
-	apply(t, s, "op-after")
+	n := d.opens(func() {
+		for range 4 { // as many as there are readers
+			if _, err := s.Get(t.Context(), rec.Key); err != nil {
+				t.Errorf("Get() when the disk works again: %v", err)
+			}
+		}
+	})
+	if n != 4 {
+		t.Errorf("the readers opened the file %d times after an error, want 4", n)
+	}
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -230,6 +245,27 @@ func TestOpenOnDiskThatCannotBeWritten(t *testing.T) {
 			apply(t, s, "op-after")
 		})
 	}
+}
+
+// TestOpenWaitsForOthers: creating and recovering need locks that SQLite does not
+// always wait for by itself.
+func TestOpenWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	d := newDisk(t, false)
+	left := 3
+	d.failing(func(op, file string) error {
+		if op == "open" && file == "db" && left > 0 {
+			left--
+			return sqlite3.BUSY
+		}
+		return nil
+	})
+	s, err := openOn(t, d, path)
+	if err != nil || left > 0 {
+		t.Fatalf("Open() of a busy file = %v, with %d refusals to come", err, left)
+	}
+	apply(t, s, "op-after")
 }
 
 func TestFileThatVanishes(t *testing.T) {
@@ -280,35 +316,52 @@ func TestFileThatVanishes(t *testing.T) {
 // is the ledger that counts and not the name of its file.
 func TestReplacedFileIsNotAdopted(t *testing.T) {
 	t.Parallel()
-	path := newPath(t)
-	d := newDisk(t, false)
-	s, err := sqlite.OpenWeak(path, &sqlite.Options{Backend: "issues"}, sqlite.Weak{VFS: d.name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	setup(t, s)
-	d.failing(func(op, _ string) error {
-		if op == "sync" {
-			return sqlite3.IOERR_FSYNC
-		}
-		return nil
-	})
-	if _, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost")); !errors.Is(err, mcpreplay.ErrUnknown) {
-		t.Fatalf("Apply() = %v, want %v", err, mcpreplay.ErrUnknown)
-	}
-	d.failing(nil)
-	for _, side := range []string{"", "-wal", "-shm"} {
-		os.Remove(path + side)
-	}
-	other := openStore(t, path, nil)
-	apply(t, other, "op-other")
-	_, _, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
-	if !errors.Is(err, mcpreplay.ErrUnavailable) {
-		t.Errorf("Apply() = %v, want %v", err, mcpreplay.ErrUnavailable)
-	}
-	if _, err := s.Get(t.Context(), key("op-other")); !errors.Is(err, mcpreplay.ErrUnavailable) {
-		t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrUnavailable)
+	for _, tt := range []struct {
+		name    string
+		replace func(path, other string) error
+	}{
+		{"moved into its place", func(path, other string) error { return os.Rename(other, path) }},
+		{"copied over it", func(path, other string) error {
+			b, err := os.ReadFile(other)
+			return errors.Join(err, os.WriteFile(path, b, 0o600))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path, other := newPath(t), newPath(t)
+			d := newDisk(t, false)
+			s, err := sqlite.OpenWeak(path, &sqlite.Options{Backend: "issues"}, sqlite.Weak{VFS: d.name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			setup(t, s)
+			d.failing(func(op, _ string) error {
+				if op == "sync" {
+					return sqlite3.IOERR_FSYNC
+				}
+				return nil
+			})
+			if _, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost")); !errors.Is(err, mcpreplay.ErrUnknown) {
+				t.Fatalf("Apply() = %v, want %v", err, mcpreplay.ErrUnknown)
+			}
+			d.failing(nil)
+			for _, side := range []string{"-wal", "-shm"} {
+				os.Remove(path + side)
+			}
+			second := openStore(t, other, nil)
+			apply(t, second, "op-other")
+			if err := errors.Join(second.Close(), tt.replace(path, other)); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+			if !errors.Is(err, mcpreplay.ErrUnavailable) {
+				t.Errorf("Apply() = %v, want %v", err, mcpreplay.ErrUnavailable)
+			}
+			if _, err := s.Get(t.Context(), key("op-other")); !errors.Is(err, mcpreplay.ErrUnavailable) {
+				t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrUnavailable)
+			}
+		})
 	}
 }
 

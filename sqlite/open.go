@@ -28,7 +28,7 @@ const openPatience = 10 * time.Second
 // another backend, was written by a newer version, or is no database, and one
 // matching mcpreplay.ErrUnavailable if it cannot be used now.
 func Open(path string, opts *Options) (*Store, error) {
-	return open(path, opts, config{synchronous: "FULL"})
+	return open(path, opts, config{synchronous: "FULL", patience: patience})
 }
 
 func open(path string, opts *Options, cfg config) (*Store, error) {
@@ -218,7 +218,10 @@ func (s *Store) identify(c *conn) error {
 // failure is an *mcpreplay.EffectError.
 func (s *Store) Setup(ctx context.Context, fn func(context.Context, *Tx) error) error {
 	return s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
-		err := s.effect(ctx, c, fn)
+		info, err := c.read()
+		if err == nil {
+			err = s.effect(ctx, c, info.Position, fn)
+		}
 		return err == nil, err
 	})
 }

@@ -41,11 +41,6 @@ func (s *Store) read(ctx context.Context, fn func(c *conn, info mcpreplay.Info) 
 	if err := s.nested(ctx); err != nil {
 		return err
 	}
-	select {
-	case <-s.readers.quit:
-		return s.unavailable(errClosed)
-	default:
-	}
 	var c *conn
 	select {
 	case c = <-s.readers.tokens:

@@ -176,7 +176,7 @@ func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(c
 		}
 		r.Seq = claim.Seq
 		var out mcpreplay.Outcome
-		err = s.effect(ctx, c, func(ctx context.Context, tx *Tx) (err error) {
+		err = s.effect(ctx, c, r.Ledger.Position-1, func(ctx context.Context, tx *Tx) (err error) {
 			out, err = effect(ctx, tx)
 			return err
 		})
@@ -221,7 +221,7 @@ func (s *Store) advance(ctx context.Context, change mcpreplay.Change, effect fun
 		}
 		if effect != nil {
 			done := change
-			err := s.effect(ctx, c, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
+			err := s.effect(ctx, c, r.Ledger.Position, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
 			if err != nil {
 				return false, err
 			}

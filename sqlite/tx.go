@@ -194,19 +194,16 @@ func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Co
 	return fn(ctx, tx)
 }
 
-// effect runs an effect on the writing connection. The one table that is the
-// ledger's and the application's alike is sqlite_sequence: dropping an
-// AUTOINCREMENT table writes it, so it cannot be forbidden, only looked after.
-func (s *Store) effect(ctx context.Context, c *conn, fn func(context.Context, *Tx) error) error {
-	before, err := c.read()
-	if err != nil {
-		return err
-	}
+// effect runs an effect on the writing connection, of a ledger that is at
+// position. The one table that is the ledger's and the application's alike is
+// sqlite_sequence: dropping an AUTOINCREMENT table writes it, so it cannot be
+// forbidden, only looked after.
+func (s *Store) effect(ctx context.Context, c *conn, position int64, fn func(context.Context, *Tx) error) error {
 	if err := s.call(ctx, c, false, fn); err != nil {
 		return err
 	}
 	after, err := c.read()
-	if err == nil && after.Position != before.Position {
+	if err == nil && after.Position != position {
 		err = &mcpreplay.EffectError{Err: errSequence}
 	}
 	return err

@@ -48,6 +48,19 @@ func newDisk(t testing.TB, remember bool) *disk {
 	return d
 }
 
+// opens counts how often the database is opened as fn runs.
+func (d *disk) opens(fn func()) (n int) {
+	d.failing(func(op, file string) error {
+		if op == "open" && file == "db" {
+			n++
+		}
+		return nil
+	})
+	fn()
+	d.failing(nil)
+	return n
+}
+
 // failing sets what fails. op is "open", "read", "write", "sync" or "truncate",
 // file is "db" or "wal".
 func (d *disk) failing(fail func(op, file string) error) {

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ func TestBusyLedgerIsGivenUp(t *testing.T) {
 	s := verified(t, path, nil)
 	known := apply(t, s, "op-known")
 	unlock := lock(t, path)
+	start := time.Now()
 	late, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	gone, leave := context.WithCancel(t.Context())
@@ -53,6 +55,9 @@ func TestBusyLedgerIsGivenUp(t *testing.T) {
 			t.Errorf("Apply() = started %v, %v; want %v and %v", started, err, mcpreplay.ErrUnavailable, tt.want)
 		}
 	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("giving up took %v: SQLite's own wait is not interrupted", took)
+	}
 	if _, err := s.Get(t.Context(), known.Key); err != nil {
 		t.Errorf("Get() while another holds the lock: %v", err)
 	}
@@ -61,6 +66,21 @@ func TestBusyLedgerIsGivenUp(t *testing.T) {
 		t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrNotFound)
 	}
 	apply(t, s, "op-late")
+}
+
+func TestBusyLedgerIsNotWaitedForForever(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s, err := sqlite.OpenWeak(path, &sqlite.Options{Backend: "issues"}, sqlite.Weak{Patience: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	defer lock(t, path)()
+	_, _, err = s.Begin(context.Background(), operation("op-late"), claim())
+	if !errors.Is(err, mcpreplay.ErrUnavailable) || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Begin() = %v, want %v that names the cause", err, mcpreplay.ErrUnavailable)
+	}
 }
 
 // hold occupies the writer with an effect until release is called.

@@ -58,11 +58,6 @@ func (s *Store) startWriter(c *conn) *writer {
 func (w *writer) do(ctx context.Context, run func(context.Context, *conn) (bool, error)) error {
 	r := &request{ctx: ctx, run: run, done: make(chan error, 1)}
 	select {
-	case <-w.quit: // select picks at random, and a closed store must not write
-		return w.s.unavailable(errClosed)
-	default:
-	}
-	select {
 	case w.requests <- r:
 		return <-r.done
 	case <-ctx.Done():
@@ -163,7 +158,7 @@ func (w *writer) ensure() error {
 func (w *writer) begin(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, patience, errBusy)
+		ctx, cancel = context.WithTimeoutCause(ctx, w.s.cfg.patience, errBusy)
 		defer cancel()
 	}
 	c := w.conn

@@ -130,11 +130,12 @@ func TestProcessesJoinIdenticalCalls(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			<-start
-			answers[i], err = servers[i%len(servers)].call("create_guarded_issue", first.arguments()+fmt.Sprintf(
+			answer, err := servers[i%len(servers)].call("create_guarded_issue", first.arguments()+fmt.Sprintf(
 				`,"requestState":%q,"inputResponses":{"body":{"action":"accept","content":{"body":"b"}}}`, r.Result.RequestState))
 			if err != nil {
 				t.Error(err)
 			}
+			answers[i] = answer
 		})
 	}
 	close(start)
