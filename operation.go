@@ -72,7 +72,7 @@ type Info struct {
 	Instance    string    // random, born with the file or schema
 	Incarnation int64     // bumped by a declared restore
 	Position    int64     // of the latest event in the ledger; never shrinks
-	Time        time.Time // the ledger's own time; never runs backwards
+	Time        time.Time // the ledger's own time: the clock, but never before the latest commit
 }
 
 // EventKind says what a transition was.

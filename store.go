@@ -36,8 +36,9 @@ type Store interface {
 	Begin(ctx context.Context, op Operation, first Change) (rec Record, started bool, err error)
 
 	// Advance changes a record if its revision is still c.Revision. It returns
-	// ErrStale if not, ErrNotFound if there is no record, and a *TransitionError
-	// if the change is not a legal transition.
+	// ErrStale if not, ErrNotFound if there is no record, ErrConflict if it is
+	// another principal's, and a *TransitionError if the change is not a legal
+	// transition.
 	Advance(ctx context.Context, c Change) (Record, error)
 
 	Close() error

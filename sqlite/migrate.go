@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"github.com/ncruces/go-sqlite3"
 )
 
 //go:embed migrations/*.sql
@@ -111,5 +109,5 @@ func run(c *conn, query string, args ...any) error {
 		return err
 	}
 	defer st.Close()
-	return (&stmt{st}).run(func(*sqlite3.Stmt) {}, args...)
+	return (&stmt{st}).run(nil, args...)
 }
