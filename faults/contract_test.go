@@ -1,0 +1,48 @@
+package faults_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"mcpreplay"
+	"mcpreplay/faults"
+	"mcpreplay/sqlite"
+	"mcpreplay/storetest"
+)
+
+// A wrapped store is a store: at a point that is never reached, or whose exit does
+// not happen, it keeps the whole contract.
+func TestWrappedStoreKeepsTheContract(t *testing.T) {
+	for _, point := range []faults.Point{faults.DropAfterCommit, faults.ExitAfterIssueInsert, faults.ExitAfterPartialFirstCommit} {
+		open := func(t *testing.T) mcpreplay.Applier[*sqlite.Tx] {
+			s, err := sqlite.Open(filepath.Join(t.TempDir(), "ledger.db"), &sqlite.Options{Backend: "wrapped"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			err = s.Setup(context.Background(), func(ctx context.Context, tx *sqlite.Tx) error {
+				_, err := tx.ExecContext(ctx, `CREATE TABLE rows (name TEXT) STRICT`)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return faults.Wrap[*sqlite.Tx](s, point, func(int) {})
+		}
+		t.Run(string(point), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) mcpreplay.Store { return open(t) })
+			storetest.RunApplier(t, open, storetest.Kit[*sqlite.Tx]{Write: write, Count: count})
+		})
+	}
+}
+
+func write(ctx context.Context, tx *sqlite.Tx, name string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO rows (name) VALUES (?)`, name)
+	return err
+}
+
+func count(ctx context.Context, tx *sqlite.Tx, name string) (n int, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT count(*) FROM rows WHERE name = ?`, name).Scan(&n)
+	return n, err
+}
