@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -214,81 +213,6 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 func (a *attempt) writes() bool { return a.claims != nil && a.answers.complete }
 
 func expired(now, deadline time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
-
-// compare holds the call against what the record stands for. A call without
-// answers asks for the result of the operation, so only what it brings counts;
-// anything else must be the same request in every part.
-func (a *attempt) compare(ctx context.Context, rec mcpreplay.Record) error {
-	digests, err := a.g.opts.FingerprintKeys.DigestUnder(rec.Digests.KeyID, a.binding())
-	if errors.Is(err, mcpreplay.ErrKeyRetired) {
-		return a.refuse(mcpreplay.ReasonKeyRetired, err)
-	}
-	if err != nil {
-		return a.refuseInput(err)
-	}
-	var differs []string
-	if rec.Tool != a.tool.name {
-		differs = append(differs, "tool")
-	}
-	if rec.Version != a.tool.version {
-		differs = append(differs, "tool version")
-	}
-	// The same arguments as sent are the same request, though a schema that
-	// changed since fills in other defaults.
-	if !bytes.Equal(digests.Arguments, rec.Digests.Arguments) && !bytes.Equal(digests.Sent, rec.Digests.Sent) {
-		differs = append(differs, "arguments")
-	}
-	if a.writes() {
-		continued := a.continuationDiffers(digests, rec.Digests)
-		// A round after which there were more cannot have asked to write: its
-		// repeat asks for the result, like a first round.
-		if len(continued) > 0 && len(differs) == 0 && a.asksMore(ctx) {
-			return nil
-		}
-		differs = append(differs, continued...)
-	}
-	if len(differs) == 0 {
-		return nil
-	}
-	r := a.refuse(mcpreplay.ReasonConflict, nil)
-	r.differs = differs
-	return r
-}
-
-// continuationDiffers compares what a continuation brings beside its arguments. A
-// legacy client has never seen the state: the SDK keeps it while it asks, so two
-// of its calls that differ only there are the same.
-func (a *attempt) continuationDiffers(now, then mcpreplay.Digests) (differs []string) {
-	if !bytes.Equal(now.Answers, then.Answers) {
-		differs = append(differs, "answers")
-	}
-	if !bytes.Equal(now.State, then.State) && eraOf(a.req) != eraLegacy {
-		differs = append(differs, "state")
-	}
-	return differs
-}
-
-// asksMore reports whether the tool would go on asking after the answers given.
-func (a *attempt) asksMore(ctx context.Context) bool {
-	if a.answers.declined {
-		return false
-	}
-	a.op.answers = a.answers.contents()
-	pending, err := a.pending(ctx)
-	return err == nil && len(pending) > 0
-}
-
-func (a *attempt) binding() mcpreplay.Binding {
-	return mcpreplay.Binding{
-		Principal: a.op.Principal,
-		Tool:      a.tool.name,
-		Version:   a.tool.version,
-		Arguments: a.canonical,
-		Sent:      a.asSent,
-		State:     a.plain,
-		Answers:   a.answers.normal(),
-	}
-}
 
 // wait waits for the owner of a claim to finish, within the limit.
 func (a *attempt) wait(ctx context.Context, rec mcpreplay.Record) (mcpreplay.Record, error) {
