@@ -5,9 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Bounds of an operation id's length.
@@ -96,4 +99,18 @@ func newIDBody(now time.Time) []byte {
 	}
 	rand.Read(body[idTime:]) // never fails: it ends the process instead
 	return body
+}
+
+// ValidatePrincipal reports whether name can stand for somebody in a ledger: 1 to 1024 bytes of UTF-8
+// without control characters. The error never repeats the name.
+func ValidatePrincipal(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it names nobody")
+	case len(name) > 1024:
+		return fmt.Errorf("it has %d bytes, more than 1024", len(name))
+	case !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("it must be UTF-8 without control characters")
+	}
+	return nil
 }

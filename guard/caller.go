@@ -3,10 +3,8 @@ package guard
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"mcpreplay"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -67,23 +65,10 @@ func overHTTP(extra *mcp.RequestExtra) bool { return extra != nil && extra.Heade
 // client says of itself.
 func (g *Guard) principal(ctx context.Context, extra *mcp.RequestExtra) (string, error) {
 	if extra != nil && extra.TokenInfo != nil {
-		return extra.TokenInfo.UserID, validPrincipal(extra.TokenInfo.UserID)
+		return extra.TokenInfo.UserID, mcpreplay.ValidatePrincipal(extra.TokenInfo.UserID)
 	}
 	if overHTTP(extra) && !unauthenticatedAllowed(ctx) {
 		return "", errors.New("a call over HTTP without a verified token")
 	}
 	return g.opts.Principal, nil
-}
-
-// validPrincipal reports whether name can stand for somebody in the ledger.
-func validPrincipal(name string) error {
-	switch {
-	case name == "":
-		return errors.New("it names nobody")
-	case len(name) > 1024:
-		return fmt.Errorf("it has %d bytes, more than 1024", len(name))
-	case !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
-		return errors.New("it must be UTF-8 without control characters")
-	}
-	return nil
 }

@@ -88,7 +88,7 @@ func (o *Options) resolve() (Options, error) {
 	if r.Principal == "" {
 		r.Principal = "local"
 	}
-	if err := validPrincipal(r.Principal); err != nil {
+	if err := mcpreplay.ValidatePrincipal(r.Principal); err != nil {
 		errs = append(errs, fmt.Errorf("guard: Options.Principal: %w", err))
 	}
 	for _, d := range []struct {

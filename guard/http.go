@@ -71,6 +71,12 @@ type HTTPOptions struct {
 	Logger *slog.Logger
 }
 
+// Validate reports everything that is wrong with o, as HTTPHandler would.
+func (o *HTTPOptions) Validate() error {
+	_, err := o.resolve()
+	return err
+}
+
 // resolve copies o with its defaults filled, or returns everything wrong with it.
 func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 	var r HTTPOptions
@@ -94,8 +100,8 @@ func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 		if len(token) < minToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 			fault("Tokens: a token must have at least %d printable ASCII characters and no spaces", minToken)
 		}
-		if principal == "" {
-			fault("Tokens: a principal must not be empty")
+		if err := mcpreplay.ValidatePrincipal(principal); err != nil {
+			fault("Tokens: a principal: %w", err)
 		}
 	}
 	if r.MaxBody == 0 {
@@ -123,8 +129,10 @@ func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 //	405  not a POST
 //	403  a Host or an Origin that may not call
 //	401  no token, or one that is not valid (400 if there are several)
+//	415  a body that is not plain JSON in UTF-8
 //	413  a body beyond MaxBody
-//	400  a body that is not one well-formed message
+//	400  a body that is not one well-formed message, or an Accept header that
+//	     does not take both JSON and an event stream
 //
 // A client that goes away does not cancel its call: the effect and its record are
 // completed. The specification (basic/patterns/cancellation) wants a disconnect
@@ -208,6 +216,10 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // dispatch hands one well-formed message to the SDK.
 func (h *httpHandler) dispatch(w http.ResponseWriter, r *http.Request) {
+	if status, bad := checkMedia(r.Header); bad != nil {
+		h.refuse(w, status, bad)
+		return
+	}
 	body, err := readBody(w, r, int64(h.o.MaxBody))
 	if err != nil {
 		bad, status := invalid("the body could not be read"), http.StatusBadRequest
@@ -259,11 +271,12 @@ const bodyTimeout = 30 * time.Second
 
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	control := http.NewResponseController(w)
-	if control.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
-		// A call may take longer than its message.
-		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err == nil { // a call may take longer than its message
+		_ = control.SetReadDeadline(time.Time{})
 	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	return body, err
 }
 
 func (h *httpHandler) hostAllowed(host string) bool {
@@ -286,6 +299,10 @@ func isLoopback(host string) bool {
 
 func (h *httpHandler) refuse(w http.ResponseWriter, status int, bad *badMessage) {
 	h.o.Logger.Warn("request refused", "status", status, "error", bad)
+	// net/http reads the rest of a body before it answers, and again before it
+	// closes: a client that never sends it would neither be answered nor let go.
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Second))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(bad.encode()) // or the client is gone
@@ -300,6 +317,7 @@ type replyWriter struct {
 }
 
 func (w *replyWriter) WriteHeader(status int) {
+	w.bound()
 	w.bare = w.begun
 	if !w.begun {
 		w.begun = true
@@ -308,6 +326,7 @@ func (w *replyWriter) WriteHeader(status int) {
 }
 
 func (w *replyWriter) Write(p []byte) (int, error) {
+	w.bound()
 	w.begun = true
 	if !w.bare {
 		return w.ResponseWriter.Write(p)
@@ -316,6 +335,15 @@ func (w *replyWriter) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// replyTimeout bounds how long a client may take to read what was written.
+const replyTimeout = 10 * time.Second
+
+// bound gives the client time for the next part of its reply. One that does not
+// read must not hold a call, and with it a drain, for ever.
+func (w *replyWriter) bound() {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(replyTimeout))
 }
 
 // Unwrap lets http.ResponseController flush.

@@ -463,7 +463,7 @@ func TestHTTPOptionsAreChecked(t *testing.T) {
 		{"two ways in", &HTTPOptions{Tokens: map[string]string{testToken: "a"}, AllowUnauthenticated: true}, "exactly one is needed (got 2)"},
 		{"short token", &HTTPOptions{Tokens: map[string]string{"short": "a"}}, "at least 16"},
 		{"token with a space", &HTTPOptions{Tokens: map[string]string{"a token with spaces": "a"}}, "no spaces"},
-		{"no principal", &HTTPOptions{Tokens: map[string]string{testToken: ""}}, "must not be empty"},
+		{"no principal", &HTTPOptions{Tokens: map[string]string{testToken: ""}}, "names nobody"},
 		{"negative", &HTTPOptions{AllowUnauthenticated: true, MaxBody: -1}, "must not be negative"},
 		{"bad origin", &HTTPOptions{AllowUnauthenticated: true, AllowedOrigins: []string{"app.example"}}, "AllowedOrigins"},
 	}
