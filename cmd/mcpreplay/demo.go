@@ -43,18 +43,23 @@ stay in the output directory.`,
 			if errors.Is(err, fs.ErrExist) {
 				return failed(fmt.Errorf("%s exists", where), "name a directory that does not exist with --output-dir")
 			}
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+				return failed(err, "name a new directory in one that exists with --output-dir")
+			}
 			if err != nil {
 				return failed(err, fmt.Sprintf("the transcripts in %s show what happened", where))
 			}
 			text, err := json.MarshalIndent(summary, "", "  ")
+			if err == nil {
+				if !asJSON {
+					fmt.Fprintln(e.stdout)
+				}
+				_, err = fmt.Fprintf(e.stdout, "%s\n", text)
+			}
 			if err != nil {
-				return err
+				return failed(err, "")
 			}
-			if !asJSON {
-				fmt.Fprintln(e.stdout)
-			}
-			_, err = fmt.Fprintf(e.stdout, "%s\n", text)
-			return err
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&dir, "output-dir", "", "new directory for transcripts and database (default: one in the temporary directory)")

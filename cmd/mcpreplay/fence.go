@@ -67,6 +67,9 @@ func checkFence(key mcpreplay.Key, reason string) error {
 	if key.Principal == "" {
 		return misused("name it with --principal NAME: a fence belongs to it like the operation would", "no principal given")
 	}
+	if err := mcpreplay.ValidatePrincipal(key.Principal); err != nil {
+		return misused("name it as the server does", "--principal: %w", err)
+	}
 	if strings.TrimSpace(reason) == "" {
 		return misused("say it with --reason TEXT: a fence is for good, and someone will ask", "no reason given")
 	}

@@ -47,6 +47,9 @@ authority, and a named fault ends it in the middle of a write:
   exit-after-partial-first-commit  exit 73  first of several steps committed`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd, true); err != nil {
+				return err
+			}
 			lf.clockSet = cmd.Flags().Changed("clock")
 			return serve(cmd.Context(), e, &f, &lf)
 		},

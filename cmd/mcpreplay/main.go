@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -28,6 +30,8 @@ type env struct {
 }
 
 func main() {
+	// A reader that goes away must not end a command with the ledger open.
+	signal.Ignore(syscall.SIGPIPE)
 	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
 	os.Exit(run(context.Background(), e, os.Args[1:]))
 }

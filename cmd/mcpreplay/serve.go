@@ -48,6 +48,9 @@ At the end of input and on SIGTERM every accepted call is finished and answered
 before the process exits.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd, false); err != nil {
+				return err
+			}
 			return serve(cmd.Context(), e, &f, nil)
 		},
 	}
@@ -67,7 +70,28 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	flags.DurationVar(&f.authority, "authority-ttl", 15*time.Minute, "how long after its first round an operation may be written")
 	flags.DurationVar(&f.retention, "replay-retention", 7*24*time.Hour, "how long a result may be replayed")
 	flags.DurationVar(&f.state, "state-ttl", 10*time.Minute, "how long request state may be echoed")
-	flags.DurationVar(&f.maxJump, "max-clock-jump", 366*24*time.Hour, "how far the clock may be ahead of the latest record")
+	flags.DurationVar(&f.maxJump, "max-clock-jump", 366*24*time.Hour, "how far the clock may be ahead of the ledger; negative: any")
+}
+
+// check refuses what was given and cannot be meant, before anything is created.
+func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
+	for name, value := range map[string]string{"principal": f.principal, "backend": f.backend, "ledger": f.ledger, "key-file": f.keyFile, "http": f.http} {
+		if value == "" && cmd.Flags().Changed(name) {
+			return misused("leave the flag out, or give it a value", "--%s is empty", name)
+		}
+	}
+	if err := mcpreplay.ValidatePrincipal(f.principal); err != nil {
+		return misused("name somebody", "--principal: %w", err)
+	}
+	for name, value := range map[string]time.Duration{"authority-ttl": f.authority, "replay-retention": f.retention, "state-ttl": f.state} {
+		if value <= 0 {
+			return misused("give it as a duration, such as 15m", "--%s is not above zero", name)
+		}
+	}
+	if f.retention < f.authority && !lab {
+		return misused("a result must be replayable at least as long as it may be written", "--replay-retention %v is shorter than --authority-ttl %v", f.retention, f.authority)
+	}
+	return nil
 }
 
 // keys are the two rings of a server: for what it seals and for fingerprints.
@@ -182,9 +206,13 @@ func (f *serveFlags) httpOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, 
 		}
 		tokens[token] = name
 	}
-	return &guard.HTTPOptions{Tokens: tokens, Logger: log, Listening: func(a net.Addr) {
+	o := &guard.HTTPOptions{Tokens: tokens, Logger: log, Listening: func(a net.Addr) {
 		fmt.Fprintf(e.stderr, "serving on http://%s\n", a)
-	}}, nil
+	}}
+	if err := o.Validate(); err != nil {
+		return nil, &commandError{code: exitMisused, err: err, hint: "see serve --help"}
+	}
+	return o, nil
 }
 
 // parseKey reads one secret given in hexadecimal.

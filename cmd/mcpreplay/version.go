@@ -17,8 +17,10 @@ func newVersion(e *env) *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(e.stdout, "mcpreplay %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
+			if _, err := fmt.Fprintf(e.stdout, "mcpreplay %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH); err != nil {
+				return failed(err, "")
+			}
+			return nil
 		},
 	}
 }

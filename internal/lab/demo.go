@@ -167,8 +167,9 @@ func (d *Demo) lose(ctx context.Context) error {
 	defer cancel()
 	d.tell("2. We call %s with operation_id %q.", issues.Tool, demoOperation)
 	out := d.consumer.Call(ctx, s, d.intent)
+	err = d.stop(p, 70)
 	s.Close()
-	if err := d.stop(p, 70); err != nil {
+	if err != nil {
 		return err
 	}
 	if out.Kind != consumer.KindUnknown || out.Action != mcpreplay.ActionReconcile || out.FreshWriteAuthorized {
@@ -223,8 +224,9 @@ func (d *Demo) recover(ctx context.Context) error {
 		d.settled(*out.Observation)
 		err = d.replay(ctx, s)
 	}
+	err = errors.Join(err, d.stop(p, 0))
 	s.Close()
-	return errors.Join(err, d.stop(p, 0))
+	return err
 }
 
 func (d *Demo) settled(obs mcpreplay.Observation) {

@@ -11,6 +11,7 @@ import (
 // Line is one message of a transcript.
 type Line struct {
 	Sent bool // by the client
+	Cut  bool // it lacks its end; nothing more is known of it
 	Message
 }
 
@@ -38,8 +39,7 @@ func (l Line) Tool() string {
 // Continuation reports whether a line answers a question.
 func (l Line) Continuation() bool { return l.Tool() != "" && l.Params.InputResponses != nil }
 
-// ReadTranscript reads the messages of one server process in their order. A last
-// line that was cut off is an error only if it is not valid.
+// ReadTranscript reads the messages of one server process in their order.
 func ReadTranscript(path string) ([]Line, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -50,16 +50,16 @@ func ReadTranscript(path string) ([]Line, error) {
 	scan := bufio.NewScanner(file)
 	scan.Buffer(nil, 16<<20)
 	for n := 1; scan.Scan(); n++ {
-		text, sent := strings.CutPrefix(scan.Text(), "> ")
-		if !sent {
-			var received bool
-			if text, received = strings.CutPrefix(text, "< "); !received {
-				return nil, fmt.Errorf("%s:%d: neither sent nor received", path, n)
+		prefix, text, _ := strings.Cut(scan.Text(), " ")
+		line := Line{Sent: strings.HasPrefix(prefix, ">"), Cut: strings.HasSuffix(prefix, "~")}
+		switch prefix {
+		case ">", "<":
+			if err := json.Unmarshal([]byte(text), &line.Message); err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", path, n, err)
 			}
-		}
-		line := Line{Sent: sent}
-		if err := json.Unmarshal([]byte(text), &line.Message); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
+		case ">~", "<~":
+		default:
+			return nil, fmt.Errorf("%s:%d: neither sent nor received", path, n)
 		}
 		lines = append(lines, line)
 	}
