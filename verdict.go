@@ -65,6 +65,7 @@ type Verdict struct {
 	Code        int64  // of a JSON-RPC error
 	Retryable   bool   // the server says that the same id may be sent again now
 	OperationID string // that the reply names, or ""
+	State       State  // that the mark of a result tells, or "" if it has none
 	Detail      string
 }
 
@@ -79,9 +80,13 @@ func (v Verdict) Definite() bool {
 }
 
 // Settles reports whether v may end an operation that an earlier attempt left
-// unknown. Only a complete result does: a refusal of a later attempt says what
-// that one did, not what the earlier one did.
-func (v Verdict) Settles() bool { return v.Kind == VerdictResult }
+// unknown. Only a complete result does, and a marked one only if its state is
+// final. A refusal of a later attempt says what that one did, not what the
+// earlier one did; nor does a result that left no record, such as that of an
+// effect that failed and was rolled back.
+func (v Verdict) Settles() bool {
+	return v.Kind == VerdictResult && (v.State == StateNone || v.State.Final())
+}
 
 func unknown(format string, args ...any) Verdict {
 	return Verdict{Kind: VerdictUnknown, Detail: fmt.Sprintf(format, args...)}
@@ -97,7 +102,7 @@ func ClassifyResult(result []byte) Verdict {
 	if err != nil {
 		return unknown("%v", err)
 	}
-	v := Verdict{Kind: VerdictResult, OperationID: mark.OperationID}
+	v := Verdict{Kind: VerdictResult, OperationID: mark.OperationID, State: mark.State}
 
 	asks := o.has("inputRequests") || o.has("requestState")
 	if _, present := o["resultType"]; present {
@@ -222,7 +227,7 @@ const (
 // the result of, and which ledger says so.
 type Mark struct {
 	OperationID string    `json:"operationId"`
-	State       State     `json:"state"`
+	State       State     `json:"state"` // unknown if nothing was recorded, applied, partial or not_applied
 	Replayed    bool      `json:"replayed"`
 	RecordedAt  string    `json:"recordedAt,omitempty"` // when it was; absent if nothing was recorded
 	Ledger      LedgerRef `json:"ledger"`
@@ -231,7 +236,8 @@ type Mark struct {
 var errMark = errors.New("the mark of the operation in _meta cannot be read")
 
 // ReadMark reads the mark of a tool result. found is false if there is none. It
-// returns an error if the result or its mark cannot be read.
+// returns an error if the result or its mark cannot be read. A state that is not
+// told to the outside, as in_progress is not, cannot be read.
 func ReadMark(result []byte) (m Mark, found bool, err error) {
 	o, err := readObject(result)
 	if err != nil {
@@ -263,7 +269,7 @@ func (o object) mark() (m Mark, found bool, err error) {
 	m.Replayed, okReplayed = raw.boolean("replayed")
 	m.RecordedAt, _ = raw.text("recordedAt")
 	m.Ledger, okLedger = raw.ledger()
-	if !okID || m.OperationID == "" || !okState || !okReplayed || !okLedger {
+	if !okID || m.OperationID == "" || !okState || m.State != m.State.Observed() || !okReplayed || !okLedger {
 		return Mark{}, false, errMark
 	}
 	return m, true, nil

@@ -3,6 +3,9 @@ package mcpreplay_test
 import (
 	"encoding/json"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"strings"
 	"testing"
 
@@ -105,7 +108,7 @@ func TestClassifyError(t *testing.T) {
 	for _, reason := range []string{
 		"operation_conflict", "operation_authority_expired", "operation_retention_expired", "operation_id_required",
 		"operation_fenced", "unsupported_continuation", "invalid_request_state", "key_retired", "limit_exceeded",
-		"ledger_unavailable", "invalid_arguments", "invalid_operation_id", "cancelled", "principal_required",
+		"ledger_unavailable", "invalid_arguments", "invalid_operation_id", "invalid_input_response", "cancelled", "principal_required",
 	} {
 		tests = append(tests, test{reason, -32602, refusal(reason), "refused"})
 	}
@@ -126,6 +129,57 @@ func TestClassifyError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each reason is a row of the table that servers answer by, and what a client makes
+// of it is what the row says: the attempt that a refusal answers did nothing, and
+// of operation_in_progress another attempt may still do it. operation_unknown is
+// told in a result.
+func TestServersAndClientsHaveTheSameReasons(t *testing.T) {
+	names := map[string]string{} // of the constants, by their values
+	ast.Inspect(parseFile(t, "verdict.go"), func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			if typ, ok := spec.Type.(*ast.Ident); ok && typ.Name == "Reason" {
+				names[spec.Names[0].Name] = spec.Values[0].(*ast.BasicLit).Value
+			}
+		}
+		return true
+	})
+	rows := map[string]bool{}
+	ast.Inspect(parseFile(t, "guard/errors.go"), func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && spec.Names[0].Name == "refusals" {
+			for _, row := range spec.Values[0].(*ast.CompositeLit).Elts {
+				rows[row.(*ast.KeyValueExpr).Key.(*ast.SelectorExpr).Sel.Name] = true
+			}
+		}
+		return true
+	})
+	if len(names) < 2 || len(rows) != len(names)-1 {
+		t.Errorf("%d reasons and %d rows, want a row for all but operation_unknown", len(names), len(rows))
+	}
+	for name, quoted := range names {
+		reason := mcpreplay.Reason(strings.Trim(quoted, `"`))
+		want := mcpreplay.VerdictRefused
+		if reason == mcpreplay.ReasonInProgress || reason == mcpreplay.ReasonUnknown {
+			want = mcpreplay.VerdictUnknown
+		}
+		v := mcpreplay.ClassifyError(mcpreplay.CodeRefused, "words", fmt.Appendf(nil, `{"reason":%q,"retryable":true}`, reason))
+		if v.Kind != want || v.Reason != reason || !v.Retryable || v.Settles() {
+			t.Errorf("%s = %+v, want %q", name, v, want)
+		}
+		if rows[name] != (reason != mcpreplay.ReasonUnknown) {
+			t.Errorf("%s is a row of the table of servers: %t", name, rows[name])
+		}
+	}
+}
+
+func parseFile(t *testing.T, name string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func TestClassifyResponse(t *testing.T) {
@@ -181,6 +235,18 @@ func TestVerdictUnknownIsEndedByAResultAlone(t *testing.T) {
 	}
 }
 
+// Of a marked result only a final one: a failed effect that was rolled back is a
+// complete result too, and leaves no record.
+func TestVerdictUnknownIsNotEndedByAResultThatLeftNoRecord(t *testing.T) {
+	for state, want := range map[mcpreplay.State]bool{"applied": true, "partial": true, "not_applied": true, "unknown": false} {
+		mark := strings.Replace(markJSON, `"applied"`, `"`+string(state)+`"`, 1)
+		v := mcpreplay.ClassifyResult(fmt.Appendf(nil, `{"content":[],"isError":true,"_meta":{"mcpreplay/operation":%s}}`, mark))
+		if v.Kind != mcpreplay.VerdictResult || v.State != state || v.Settles() != want {
+			t.Errorf("%s: verdict = %+v, Settles() = %t, want %t", state, v, v.Settles(), want)
+		}
+	}
+}
+
 func TestReadMark(t *testing.T) {
 	result := `{"content":[],"_meta":{"mcpreplay/operation":%s}}`
 	m, found, err := mcpreplay.ReadMark(fmt.Appendf(nil, result, markJSON))
@@ -197,11 +263,18 @@ func TestReadMark(t *testing.T) {
 	if _, found, err := mcpreplay.ReadMark([]byte(`{"content":[]}`)); found || err != nil {
 		t.Errorf("ReadMark() of a result without one = %t, %v", found, err)
 	}
-	for from, to := range map[string]string{
-		`"op-1"`: `""`, `"applied"`: `1`, `true`: `"yes"`, `"i"`: `""`, `"incarnation":0`: `"incarnation":-1`, `"position":7`: `"Position":7`,
+	for _, state := range []string{"unknown", "partial", "not_applied"} {
+		if m, _, err := mcpreplay.ReadMark(fmt.Appendf(nil, result, strings.Replace(markJSON, "applied", state, 1))); err != nil || string(m.State) != state {
+			t.Errorf("ReadMark() = %q, %v, want %q", m.State, err, state)
+		}
+	}
+	for _, bad := range []struct{ from, to string }{
+		{`"op-1"`, `""`}, {`true`, `"yes"`}, {`"i"`, `""`}, {`"incarnation":0`, `"incarnation":-1`}, {`"position":7`, `"Position":7`},
+		{`"applied"`, `1`}, {`"applied"`, `""`}, {`"applied"`, `"Applied"`}, {`"applied"`, `"bogus"`},
+		{`"applied"`, `"in_progress"`}, {`"applied"`, `"awaiting_input"`}, // told as unknown
 	} {
-		if _, _, err := mcpreplay.ReadMark(fmt.Appendf(nil, result, strings.Replace(markJSON, from, to, 1))); err == nil {
-			t.Errorf("ReadMark() believes a mark with %s instead of %s", to, from)
+		if _, _, err := mcpreplay.ReadMark(fmt.Appendf(nil, result, strings.Replace(markJSON, bad.from, bad.to, 1))); err == nil {
+			t.Errorf("ReadMark() believes a mark with %s instead of %s", bad.to, bad.from)
 		}
 	}
 }

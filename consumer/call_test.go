@@ -28,6 +28,14 @@ func marked(id string, state mcpreplay.State, ledger mcpreplay.LedgerRef) *mcp.C
 	}
 }
 
+// notRecorded is how a guarded server answers a call whose effect failed and was
+// rolled back, or whose question was dismissed.
+func notRecorded(ledger mcpreplay.LedgerRef) *mcp.CallToolResult {
+	res := marked("op-1", mcpreplay.StateUnknown, ledger)
+	res.IsError = true
+	return res
+}
+
 func answer(res *mcp.CallToolResult, err error) handler {
 	return func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return res, err }
 }
@@ -52,7 +60,7 @@ func TestCallReturnsTheWholeResult(t *testing.T) {
 		{"applied", answer(marked("op-1", "applied", known), nil), "applied", "return_stored_result", true},
 		{"partial", answer(marked("op-1", "partial", known), nil), "partial", "stop", true},
 		{"declined", answer(marked("op-1", "not_applied", known), nil), "not_applied", "stop", true},
-		{"in progress", answer(marked("op-1", "in_progress", known), nil), "unknown", "return_stored_result", true},
+		{"not recorded", answer(notRecorded(known), nil), "unknown", "return_stored_result", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,6 +119,42 @@ func TestCallOfARefusedOperation(t *testing.T) {
 			if out.Action != action || out.Effect != mcpreplay.StateUnknown || out.Result != nil {
 				t.Errorf("outcome = %+v, want %q", out, action)
 			}
+		})
+	}
+}
+
+// What names another operation is no answer to this call, whoever mixed them up.
+func TestCallIsUnknownWhenTheReplyIsAboutAnotherOperation(t *testing.T) {
+	other := func(code int64) handler {
+		return answer(nil, &jsonrpc.Error{Code: code, Message: "operation_conflict",
+			Data: json.RawMessage(`{"reason":"operation_conflict","operationId":"op-2","retryable":false}`)})
+	}
+	question := marked("op-2", mcpreplay.StateUnknown, known)
+	question.RequestState, question.Content = "s", nil
+	question.InputRequests = mcp.InputRequestMap{"sure": &mcp.ElicitParams{Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object"}`)}}
+	for name, then := range map[string]handler{
+		"a result":          answer(marked("op-2", mcpreplay.StateApplied, known), nil),
+		"a refusal":         other(mcpreplay.CodeRefused),
+		"another proof":     other(-32600),
+		"another error":     other(1001),
+		"a question":        answer(question, nil),
+		"not of our states": answer(marked("op-1", "bogus", known), nil),
+		"not told outside":  answer(marked("op-1", mcpreplay.StateInProgress, known), nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := func(effects *atomic.Int64) *mcp.Server { return newServer(effects, then, nil) }
+			overBoth(t, server, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
+				journal := consumer.NewMemoryJournal()
+				out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), open(newClient(&mcp.ClientOptions{ElicitationHandler: yes})), intent())
+				checkUnknown(t, out)
+				if out.Verdict.Kind != mcpreplay.VerdictUnknown {
+					t.Errorf("verdict = %+v, want unknown", out.Verdict)
+				}
+				checkEffects(t, effects, 1)
+				if list, err := journal.Unsettled(); err != nil || len(list) != 1 {
+					t.Errorf("in doubt: %v, %v, want the operation", list, err)
+				}
+			})
 		})
 	}
 }

@@ -5,8 +5,8 @@
 // timeout, a connection that closed, an error page, an error that the SDK made
 // up. What provably never left is not_sent. Unknown is settled by evidence: by
 // Reconcile, which asks the server's read-only status tool and believes only
-// what is bound to the very operation and to the ledger known before. Nothing in
-// this package repeats a call.
+// what is bound to the very operation and to the ledger known before, be it to
+// the caller or to the journal. Nothing in this package repeats a call.
 //
 //	session, err := consumer.Connect(ctx, client, transport, nil)
 //	c := consumer.New(nil)
@@ -66,8 +66,9 @@ func New(opts *Options) *Consumer {
 //
 // Calling again with the same intent is an exact repeat, which a guarded server
 // answers with the stored result. If an earlier attempt is in doubt, only a
-// complete result settles it: an error of the repeat says nothing about the
-// attempt before it.
+// complete result settles it, which is recorded in the ledger that is known or,
+// while none is, has no mark: an error of the repeat, or a result that left no
+// record, says nothing about the attempt before it.
 //
 // ctx bounds the wait. Without a deadline Call waits as long as the session does.
 func (c *Consumer) Call(ctx context.Context, s *Session, in Intent) Outcome {
@@ -84,35 +85,15 @@ func (c *Consumer) Call(ctx context.Context, s *Session, in Intent) Outcome {
 	if err != nil {
 		return notSent(err)
 	}
-	doubt, err := c.journal.Sending(ctx, in.Scope, request)
-	if err != nil {
+	a := &attempt{journal: c.journal, in: in}
+	if err := a.sending(ctx, request); err != nil {
 		return notSent(fmt.Errorf("record the attempt: %w", err))
 	}
-	x := &exchange{tool: in.Tool, id: in.Scope.OperationID, sending: c.continuing(in)}
+	x := &exchange{tool: in.Tool, id: in.Scope.OperationID, sending: a.continuing}
 	strays := s.rec.strays.Load()
 	_, err = s.CallTool(x.in(ctx), params)
 	out, reply := judge(in, x.close(), s.rec.strays.Load() == strays, err)
-	if doubt {
-		out = out.doubt(in)
-	}
-	return c.record(ctx, in, out, reply)
-}
-
-// continuing records a round that answers a question before it leaves.
-func (c *Consumer) continuing(in Intent) func(context.Context, *round, []byte) error {
-	return func(ctx context.Context, last *round, request []byte) error {
-		if last == nil {
-			return nil // Call has recorded the first one
-		}
-		ctx = context.WithoutCancel(ctx)
-		if err := c.journal.Received(ctx, in.Scope, last.verdict, last.reply, nil); err != nil {
-			return fmt.Errorf("record the question: %w", err)
-		}
-		if _, err := c.journal.Sending(ctx, in.Scope, request); err != nil {
-			return fmt.Errorf("record the answers: %w", err)
-		}
-		return nil
-	}
+	return a.end(ctx, out, reply)
 }
 
 // judge is the outcome of the rounds of one call, with the reply that it rests
@@ -139,35 +120,24 @@ func judge(in Intent, rounds []*round, seen bool, err error) (Outcome, []byte) {
 	return unknown(mcpreplay.Verdict{}, fmt.Sprintf("no reply came: %v", err), err), nil
 }
 
-// record puts the end of a call into the journal. What never left is told like
-// an error that proves that nothing was dispatched.
-func (c *Consumer) record(ctx context.Context, in Intent, out Outcome, reply []byte) Outcome {
-	ctx = context.WithoutCancel(ctx)
-	v := out.Verdict
-	if out.Kind == KindNotSent {
-		v = mcpreplay.Verdict{Kind: mcpreplay.VerdictNotDispatched, Detail: out.Detail}
-	}
-	err := c.journal.Received(ctx, in.Scope, v, reply, out.Ledger())
-	if err == nil && out.Kind == KindVerdict && out.Verdict.Settles() {
-		err = c.journal.Settled(ctx, in.Scope, out.Effect, out.Result, out.Ledger())
-	}
-	if err != nil {
-		out.Err = errors.Join(out.Err, fmt.Errorf("record the reply: %w", err))
-	}
-	return out
-}
-
 // Reconcile asks what became of an operation. It is read-only and may be called
 // at any time, on any session with the same server and principal.
 //
 // An observation is believed only if it is complete, about exactly the intent's
-// scope, and from the ledger the intent knows at no lower position. If it is not
+// scope, and from the ledger that the intent and the journal know, at no lower
+// position than either: another ledger knows nothing of what this one has done,
+// not even when the operation was fenced there. If an observation is not
 // believed, or there is none, the outcome is unknown and the error says why; a
 // rejected observation is a *mcpreplay.ObservationError. An unknown outcome
 // without an error is the server's own honest answer.
 func (c *Consumer) Reconcile(ctx context.Context, s *Session, in Intent) (Outcome, error) {
 	fail := func(err error) (Outcome, error) {
 		return unknown(mcpreplay.Verdict{}, "the status is not known", err), err
+	}
+	// Before the question: what a call under way sees after it may be newer.
+	journaled, err := c.journal.Known(ctx, in.Scope)
+	if err != nil {
+		return fail(fmt.Errorf("read the journal: %w", err))
 	}
 	question, err := json.Marshal(map[string]string{"operation_id": in.Scope.OperationID})
 	if err != nil {
@@ -193,9 +163,9 @@ func (c *Consumer) Reconcile(ctx context.Context, s *Session, in Intent) (Outcom
 	if err != nil {
 		return fail(err)
 	}
-	if in.Ledger != nil && !obs.Ledger.Follows(*in.Ledger) {
+	if known := ledgersOf(in.Ledger, journaled.Ledger); !known.admit(obs.Ledger) {
 		return fail(&mcpreplay.ObservationError{Rule: "ledger_changed", Detail: fmt.Sprintf(
-			"it comes from another ledger or an older state of it (%+v, known is %+v)", obs.Ledger, *in.Ledger)})
+			"it comes from another ledger or an older state of it (%+v, known is %+v)", obs.Ledger, known)})
 	}
 	return c.observed(ctx, in, obs, last.reply)
 }
@@ -206,8 +176,7 @@ func (c *Consumer) observed(ctx context.Context, in Intent, obs mcpreplay.Observ
 	out.Observation, out.Action, out.Effect = &obs, obs.NextAction, obs.State
 	ctx = context.WithoutCancel(ctx)
 	if obs.State == mcpreplay.StateUnknown {
-		err := c.journal.Received(ctx, in.Scope, out.Verdict, reply, &obs.Ledger)
-		return out, err
+		return out, c.journal.Observed(ctx, in.Scope, reply, &obs.Ledger)
 	}
 	out.Kind = KindObserved
 	if obs.NextAction == mcpreplay.ActionReturnResult {

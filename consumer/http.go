@@ -87,7 +87,11 @@ func (t *recordingTripper) round(x *exchange, req *http.Request) (*round, error)
 		Method string          `json:"method"`
 		Params json.RawMessage `json:"params"`
 	}
-	if json.Unmarshal(body, &msg) != nil || !x.mine(msg.Method, msg.Params) {
+	if json.Unmarshal(body, &msg) != nil {
+		t.rec.strays.Add(1) // it may be a call, or hold one
+		return nil, nil
+	}
+	if !x.mine(msg.Method, msg.Params) {
 		t.rec.stray(msg.Method)
 		return nil, nil
 	}

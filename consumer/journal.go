@@ -14,23 +14,42 @@ import (
 // Methods may be called concurrently, and with a context that has ended.
 //
 // An operation is in doubt from Sending until the matching Received, and from a
-// Received with the verdict unknown or reply until Settled.
+// Received with the verdict unknown or reply until Settled. What was settled is
+// in doubt again by a later one: a repeat need not reach who settled it. A Sending
+// whose process is gone is never received: it counts like a Received with the
+// verdict unknown.
+//
+// The ledger of an operation is the first that any method names for it, at the
+// highest position named. Another one never takes its place.
 type Journal interface {
+	// Known is what is known of an operation: the zero Known if nothing is.
+	Known(ctx context.Context, scope mcpreplay.Scope) (Known, error)
+
 	// Sending is called before a request leaves, and nothing leaves if it fails.
 	// request is the JSON of the params of the tools/call as it is sent: for a
-	// continuation with its request state and answers. It reports whether the
-	// operation was in doubt before.
-	Sending(ctx context.Context, scope mcpreplay.Scope, request []byte) (doubt bool, err error)
+	// continuation with its request state and answers. ledger is the one that the
+	// caller knows, if he does. It returns what was known before.
+	Sending(ctx context.Context, scope mcpreplay.Scope, request []byte, ledger *mcpreplay.LedgerRef) (before Known, err error)
 
-	// Received is called with what came back and the ledger that it names, if it
-	// does. reply is the JSON of a result or of an error, and nil when nothing
-	// came. The reply to a question about the status is also passed here if it
-	// settles nothing; it matches no Sending.
+	// Received is called once for each Sending, with what came back and the ledger
+	// that it names, if it does. reply is the JSON of a result or of an error, and
+	// nil when nothing came.
 	Received(ctx context.Context, scope mcpreplay.Scope, v mcpreplay.Verdict, reply []byte, ledger *mcpreplay.LedgerRef) error
+
+	// Observed is called with an observation that is believed and settles nothing.
+	// reply is the JSON of the result of the status tool. It may come at any time
+	// and begins and ends no doubt.
+	Observed(ctx context.Context, scope mcpreplay.Scope, reply []byte, ledger *mcpreplay.LedgerRef) error
 
 	// Settled is called when the outcome is known for certain. result is the
 	// tool result, if there is one.
 	Settled(ctx context.Context, scope mcpreplay.Scope, state mcpreplay.State, result []byte, ledger *mcpreplay.LedgerRef) error
+}
+
+// Known is what a journal knows of an operation.
+type Known struct {
+	Doubt  bool                 // see Journal
+	Ledger *mcpreplay.LedgerRef // or nil
 }
 
 // MemoryJournal is a Journal that does not survive the process: what it knew of
@@ -46,7 +65,6 @@ type entry struct {
 	ledger  *mcpreplay.LedgerRef
 	pending int // sent and not answered
 	doubt   bool
-	settled bool
 }
 
 // NewMemoryJournal returns an empty journal.
@@ -61,7 +79,7 @@ func (j *MemoryJournal) Unsettled() ([]Intent, error) {
 	var list []Intent
 	for _, scope := range j.order {
 		e := j.entries[scope]
-		if e.settled || !e.doubt && e.pending == 0 {
+		if !e.inDoubt() {
 			continue
 		}
 		in, err := e.intent(scope)
@@ -93,16 +111,32 @@ func (e *entry) intent(scope mcpreplay.Scope) (Intent, error) {
 	if err := json.Unmarshal(e.request, &request); err != nil {
 		return Intent{}, fmt.Errorf("read the request of %q: %w", scope.OperationID, err)
 	}
-	in := Intent{Scope: scope, Tool: request.Name, Arguments: request.Arguments}
+	return Intent{Scope: scope, Tool: request.Name, Arguments: request.Arguments, Ledger: e.known().Ledger}, nil
+}
+
+func (e *entry) inDoubt() bool { return e.doubt || e.pending > 0 }
+
+func (e *entry) known() Known {
+	k := Known{Doubt: e.inDoubt()}
 	if e.ledger != nil {
 		ledger := *e.ledger
-		in.Ledger = &ledger
+		k.Ledger = &ledger
 	}
-	return in, nil
+	return k
+}
+
+// Known implements Journal.
+func (j *MemoryJournal) Known(_ context.Context, scope mcpreplay.Scope) (Known, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.entries[scope]; e != nil {
+		return e.known(), nil
+	}
+	return Known{}, nil
 }
 
 // Sending implements Journal.
-func (j *MemoryJournal) Sending(_ context.Context, scope mcpreplay.Scope, request []byte) (bool, error) {
+func (j *MemoryJournal) Sending(_ context.Context, scope mcpreplay.Scope, request []byte, ledger *mcpreplay.LedgerRef) (Known, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e := j.entries[scope]
@@ -111,10 +145,11 @@ func (j *MemoryJournal) Sending(_ context.Context, scope mcpreplay.Scope, reques
 		j.entries[scope] = e
 		j.order = append(j.order, scope)
 	}
-	doubt := !e.settled && (e.doubt || e.pending > 0)
+	before := e.known()
 	e.request = slices.Clone(request)
 	e.pending++
-	return doubt, nil
+	e.saw(ledger)
+	return before, nil
 }
 
 // Received implements Journal.
@@ -123,7 +158,7 @@ func (j *MemoryJournal) Received(_ context.Context, scope mcpreplay.Scope, v mcp
 	defer j.mu.Unlock()
 	e := j.entries[scope]
 	if e == nil {
-		return nil // a question about an operation of another client
+		return fmt.Errorf("a reply to %q, which was never sent", scope.OperationID)
 	}
 	e.pending = max(0, e.pending-1)
 	if v.Kind == mcpreplay.VerdictUnknown || v.Kind == mcpreplay.VerdictReply {
@@ -133,12 +168,22 @@ func (j *MemoryJournal) Received(_ context.Context, scope mcpreplay.Scope, v mcp
 	return nil
 }
 
+// Observed implements Journal.
+func (j *MemoryJournal) Observed(_ context.Context, scope mcpreplay.Scope, _ []byte, ledger *mcpreplay.LedgerRef) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.entries[scope]; e != nil { // or it is an operation of another client
+		e.saw(ledger)
+	}
+	return nil
+}
+
 // Settled implements Journal.
 func (j *MemoryJournal) Settled(_ context.Context, scope mcpreplay.Scope, _ mcpreplay.State, _ []byte, ledger *mcpreplay.LedgerRef) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if e := j.entries[scope]; e != nil {
-		e.settled = true
+		e.doubt = false
 		e.saw(ledger)
 	}
 	return nil

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"encoding/json"
+	"errors"
 
 	"mcpreplay"
 )
@@ -15,8 +16,9 @@ type Intent struct {
 	Tool      string
 	Arguments json.RawMessage // one JSON object; nil stands for {}
 
-	// Ledger is the ledger as it was last seen, with the highest position seen;
-	// nil when none was. Reconcile believes no other and no older one.
+	// Ledger is the ledger as the caller saw it last, with the highest position
+	// seen; nil when none was. Reconcile believes no other and no older one, and
+	// none but the one in the journal, which keeps what Call sees.
 	Ledger *mcpreplay.LedgerRef
 }
 
@@ -89,10 +91,13 @@ func notSent(err error) Outcome {
 
 // replied is the outcome of a call whose last reply was judged as v.
 func replied(in Intent, v mcpreplay.Verdict, reply []byte, err error) Outcome {
+	if in.foreign(v) {
+		return unknown(mcpreplay.Verdict{}, "the reply is about another operation", err)
+	}
 	o := unknown(v, v.Detail, err)
 	switch v.Kind {
 	case mcpreplay.VerdictResult:
-		return o.result(in, reply)
+		return o.result(reply)
 	case mcpreplay.VerdictRefused:
 		o.Kind, o.Action = KindVerdict, mcpreplay.ActionStop
 		if v.Reason == mcpreplay.ReasonFenced {
@@ -109,14 +114,14 @@ func replied(in Intent, v mcpreplay.Verdict, reply []byte, err error) Outcome {
 	return o
 }
 
-func (o Outcome) result(in Intent, reply []byte) Outcome {
+func (o Outcome) result(reply []byte) Outcome {
 	mark, marked, err := mcpreplay.ReadMark(reply)
-	if err != nil || marked && mark.OperationID != in.Scope.OperationID {
-		return unknown(mcpreplay.Verdict{}, "the reply is the result of another operation", o.Err)
+	if err != nil {
+		return unknown(mcpreplay.Verdict{}, err.Error(), errors.Join(o.Err, err))
 	}
 	o.Kind, o.Action, o.Result, o.Detail = KindVerdict, mcpreplay.ActionReturnResult, reply, ""
 	if marked {
-		o.Mark, o.Effect = &mark, mark.State.Observed()
+		o.Mark, o.Effect = &mark, mark.State
 		if o.Effect == mcpreplay.StatePartial || o.Effect == mcpreplay.StateNotApplied {
 			o.Action = mcpreplay.ActionStop
 		}
@@ -124,18 +129,21 @@ func (o Outcome) result(in Intent, reply []byte) Outcome {
 	return o
 }
 
-// doubt is what is left of o for an operation that an earlier attempt left
-// unknown. A complete result settles it, unless a ledger gave it that may not
-// know of the earlier attempt.
-func (o Outcome) doubt(in Intent) Outcome {
-	if o.Kind == KindVerdict && o.Verdict.Settles() {
-		if in.Ledger == nil || o.Mark == nil || o.Mark.Ledger.Follows(*in.Ledger) {
-			return o
-		}
+// settles reports whether o ends what an earlier attempt left unknown, and if not
+// why. Only a complete result does, and a marked one only if its record is final.
+// It must come from the ledger that is known: another one, or an older state of
+// it, may not know of the earlier attempt, and without a mark nobody can tell
+// which one it is.
+func (o Outcome) settles(known ledgers) (ok bool, why string) {
+	switch {
+	case o.Kind != KindVerdict || o.Verdict.Kind != mcpreplay.VerdictResult:
+		return false, o.Detail
+	case !o.Verdict.Settles():
+		return false, "its result left no record"
+	case o.Mark == nil && len(known) > 0:
+		return false, "its result does not say which ledger it comes from"
+	case o.Mark != nil && !known.admit(o.Mark.Ledger):
+		return false, "its result comes from another ledger, or from an older state of it"
 	}
-	was := o.Detail
-	if o.Kind == KindVerdict && o.Verdict.Settles() {
-		was = "the result comes from another ledger, or from an older state of it"
-	}
-	return unknown(o.Verdict, "an earlier attempt is unknown, and this one does not settle it: "+was, o.Err)
+	return true, ""
 }

@@ -71,7 +71,7 @@ func TestReconcile(t *testing.T) {
 				}
 				want := "settled " + string(tt.effect)
 				if tt.kind == consumer.KindUnknown {
-					want = "received unknown"
+					want = "observed"
 				}
 				if got := strings.Join(journal.told, ","); got != want {
 					t.Errorf("the journal was told %q, want %q", got, want)
@@ -118,10 +118,14 @@ func TestReconcileLeavesUnknown(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			server := func(effects *atomic.Int64) *mcp.Server { return newServer(effects, nil, tt.status) }
-			overBoth(t, server, func(t *testing.T, open func(*mcp.Client) *consumer.Session, _ *atomic.Int64) {
+			leaves := func(t *testing.T, open func(*mcp.Client) *consumer.Session, byCaller bool) {
 				journal := &spy{}
 				in := intent()
-				in.Ledger = &tt.ledger
+				if byCaller {
+					in.Ledger = &tt.ledger
+				} else {
+					journal.known.Ledger = &tt.ledger
+				}
 				out, err := consumer.New(&consumer.Options{Journal: journal}).Reconcile(t.Context(), open(newClient(nil)), in)
 				checkUnknown(t, out)
 				var oe *mcpreplay.ObservationError
@@ -134,9 +138,59 @@ func TestReconcileLeavesUnknown(t *testing.T) {
 				if out.Observation != nil || len(journal.told) != 0 {
 					t.Errorf("believed %+v; the journal was told %q", out.Observation, journal.told)
 				}
+			}
+			overBoth(t, server, func(t *testing.T, open func(*mcp.Client) *consumer.Session, _ *atomic.Int64) {
+				t.Run("known to the caller", func(t *testing.T) { leaves(t, open, true) })
+				t.Run("known to the journal", func(t *testing.T) { leaves(t, open, false) })
 			})
 		})
 	}
+}
+
+func TestReconcileLeavesUnknownWhenTheJournalCannotBeRead(t *testing.T) {
+	var effects atomic.Int64
+	journal := &spy{unreadable: errors.New("disk gone")}
+	session := connectMemory(t, newClient(nil), newServer(&effects, nil, telling(observation("applied", storedResult, ""))))
+	out, err := consumer.New(&consumer.Options{Journal: journal}).Reconcile(t.Context(), session, intent())
+	checkUnknown(t, out)
+	if !errors.Is(err, journal.unreadable) || len(journal.told) != 0 {
+		t.Errorf("error = %v; the journal was told %q", err, journal.told)
+	}
+}
+
+// A question about the status is no reply to the call that is still under way.
+func TestReconcileLeavesACallUnderWayInDoubt(t *testing.T) {
+	var effects atomic.Int64
+	running, end := make(chan struct{}), make(chan struct{})
+	server := newServer(&effects, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		close(running)
+		<-end
+		return nil, &jsonrpc.Error{Code: -32601, Message: "no"}
+	}, telling(observation("unknown", "null", "")))
+	journal := consumer.NewMemoryJournal()
+	c, session := consumer.New(&consumer.Options{Journal: journal}), connectMemory(t, newClient(nil), server)
+	inDoubt := func(when string, want int) {
+		t.Helper()
+		if list, err := journal.Unsettled(); err != nil || len(list) != want {
+			t.Errorf("%s: in doubt: %v, %v, want %d", when, list, err, want)
+		}
+	}
+	ended := make(chan consumer.Outcome, 1)
+	go func() { ended <- c.Call(t.Context(), session, intent()) }()
+	<-running
+	for range 2 {
+		out, err := c.Reconcile(t.Context(), session, intent())
+		if err != nil {
+			t.Error(err)
+		}
+		checkUnknown(t, out)
+	}
+	inDoubt("under way", 1)
+	close(end)
+	if out := <-ended; out.Kind != consumer.KindVerdict {
+		t.Errorf("outcome = %+v, want that nothing was dispatched", out)
+	}
+	inDoubt("after its end", 0)
 }
 
 func TestReconcileWithoutAReply(t *testing.T) {

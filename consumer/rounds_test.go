@@ -18,33 +18,48 @@ import (
 // spy writes down what a journal is told.
 type spy struct {
 	mu       sync.Mutex
-	doubt    bool
+	known    consumer.Known
 	fail     map[int]error // by number of the Sending
 	told     []string
+	ledgers  []*mcpreplay.LedgerRef // of each Received
 	requests []mcp.CallToolParamsRaw
 	sent     int
+
+	unreadable error
 }
 
-func (s *spy) Sending(_ context.Context, _ mcpreplay.Scope, request []byte) (bool, error) {
+func (s *spy) Known(context.Context, mcpreplay.Scope) (consumer.Known, error) {
+	return s.known, s.unreadable
+}
+
+func (s *spy) Sending(_ context.Context, _ mcpreplay.Scope, request []byte, _ *mcpreplay.LedgerRef) (consumer.Known, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent++
 	if err := s.fail[s.sent-1]; err != nil {
-		return false, err
+		return consumer.Known{}, err
 	}
 	var p mcp.CallToolParamsRaw
 	if err := json.Unmarshal(request, &p); err != nil {
-		return false, err
+		return consumer.Known{}, err
 	}
 	s.told = append(s.told, "sending")
 	s.requests = append(s.requests, p)
-	return s.doubt, nil
+	return s.known, nil
 }
 
-func (s *spy) Received(ctx context.Context, _ mcpreplay.Scope, v mcpreplay.Verdict, _ []byte, _ *mcpreplay.LedgerRef) error {
+func (s *spy) Received(ctx context.Context, _ mcpreplay.Scope, v mcpreplay.Verdict, _ []byte, ledger *mcpreplay.LedgerRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.told = append(s.told, "received "+string(v.Kind))
+	s.ledgers = append(s.ledgers, ledger)
+	return ctx.Err()
+}
+
+func (s *spy) Observed(ctx context.Context, _ mcpreplay.Scope, _ []byte, _ *mcpreplay.LedgerRef) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, "observed")
 	return ctx.Err()
 }
 
@@ -114,12 +129,50 @@ func TestCallSendsNoAnswersThatItCouldNotRecord(t *testing.T) {
 	overBoth(t, asking, func(t *testing.T, open func(*mcp.Client) *consumer.Session, effects *atomic.Int64) {
 		full := errors.New("disk full")
 		session := open(newClient(&mcp.ClientOptions{ElicitationHandler: yes}))
-		out := consumer.New(&consumer.Options{Journal: &spy{fail: map[int]error{1: full}}}).Call(t.Context(), session, intent())
+		journal := &spy{fail: map[int]error{1: full}}
+		out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), session, intent())
 		checkUnknown(t, out)
+		if want := []string{"sending", "received input_required"}; !slices.Equal(journal.told, want) {
+			t.Errorf("the journal was told %q, want each Sending received once: %q", journal.told, want)
+		}
 		if out.Verdict.Kind != mcpreplay.VerdictInputRequired {
 			t.Errorf("verdict = %+v, want the question", out.Verdict)
 		}
 		checkEffects(t, effects, 0)
+	})
+}
+
+// While a question is open, another call of the same operation is lost. That the
+// answers are refused says nothing of it.
+func TestCallIsUnknownWhenAnotherIsLostBetweenItsRounds(t *testing.T) {
+	server := func(effects *atomic.Int64) *mcp.Server {
+		ask, refuse := asking(effects), refuseWith(mcpreplay.ReasonAuthorityExpired)
+		ask.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+			return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+				if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && p.InputResponses != nil {
+					return refuse(ctx, nil)
+				}
+				return next(ctx, method, req)
+			}
+		})
+		return ask
+	}
+	overBoth(t, server, func(t *testing.T, open func(*mcp.Client) *consumer.Session, _ *atomic.Int64) {
+		journal := consumer.NewMemoryJournal()
+		session := open(newClient(&mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			if _, err := journal.Sending(ctx, scope, []byte(`{}`), nil); err != nil {
+				return nil, err
+			}
+			if err := journal.Received(ctx, scope, mcpreplay.Verdict{Kind: mcpreplay.VerdictUnknown}, nil, nil); err != nil {
+				return nil, err
+			}
+			return yes(ctx, req)
+		}}))
+		out := consumer.New(&consumer.Options{Journal: journal}).Call(t.Context(), session, intent())
+		checkUnknown(t, out)
+		if out.Verdict.Kind != mcpreplay.VerdictRefused {
+			t.Errorf("verdict = %+v, want the refusal", out.Verdict)
+		}
 	})
 }
 

@@ -38,9 +38,9 @@ func Connect(ctx context.Context, client *mcp.Client, t mcp.Transport, opts *mcp
 type recording struct {
 	inner mcp.Transport
 
-	// strays counts tool calls that belong to no exchange. While there were some,
-	// nothing proves that a call did not leave: a middleware may have sent it
-	// under another context.
+	// strays counts tool calls that belong to no exchange, and what may be one
+	// because it cannot be read. While there were some, nothing proves that a call
+	// did not leave: a middleware may have sent it under another context.
 	strays atomic.Int64
 }
 

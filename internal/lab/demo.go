@@ -91,11 +91,11 @@ type lastRequest struct {
 	request []byte
 }
 
-func (j *lastRequest) Sending(ctx context.Context, scope mcpreplay.Scope, request []byte) (bool, error) {
+func (j *lastRequest) Sending(ctx context.Context, scope mcpreplay.Scope, request []byte, ledger *mcpreplay.LedgerRef) (consumer.Known, error) {
 	j.mu.Lock()
 	j.request = append([]byte(nil), request...)
 	j.mu.Unlock()
-	return j.MemoryJournal.Sending(ctx, scope, request)
+	return j.MemoryJournal.Sending(ctx, scope, request, ledger)
 }
 
 // Run plays the demo. It fails if anything is not as it should be.
