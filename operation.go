@@ -54,10 +54,10 @@ type Record struct {
 	Effect   string // opaque reference to the effect, or ""
 	Result   *Result
 
-	Seq       int64 // ledger order of first appearance
-	Position  int64 // of the latest event of this operation
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	Seq       int64     // ledger order of first appearance
+	Position  int64     // of the latest event of this operation
+	CreatedAt time.Time // of the first event
+	UpdatedAt time.Time // of the latest event
 
 	// Ledger is the ledger as of the same snapshot. It is filled even when the
 	// record was not found.
@@ -79,7 +79,7 @@ type Info struct {
 type EventKind string
 
 // The kinds of event. They are stable strings: in the ledger, on the wire and
-// in the output of commands.
+// in the output of commands. EventKind.Transition says where each may lead.
 const (
 	EventClaim         EventKind = "claim"         // a write was authorised and is about to run
 	EventApply         EventKind = "apply"         // effect and result committed together

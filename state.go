@@ -1,6 +1,9 @@
 package mcpreplay
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // State is the state of an operation in the ledger.
 type State string
@@ -36,39 +39,64 @@ func (s State) Observed() State {
 	return StateUnknown
 }
 
-// next lists the legal transitions. A final state is missing on the left: it is
-// immutable, and keeping a state is not a transition.
-var next = map[State]map[State]bool{
-	StateNone: {
-		StateInProgress: true, // claim
-		StateApplied:    true, // an atomic effect, record and result in one commit
-		StateNotApplied: true, // fence, decline
+// moves lists where an event of each kind may lead from where. It is the only
+// place that decides this. A final state is immutable: the kinds that keep one
+// tell of something after the end.
+var moves = map[EventKind]map[State][]State{
+	EventClaim: {
+		StateNone:          {StateInProgress},
+		StateAwaitingInput: {StateInProgress}, // the next round; nobody takes over a claim
 	},
-	StateInProgress: {
-		StateInProgress:    true, // renew, step
-		StateAwaitingInput: true,
-		StateApplied:       true,
-		StatePartial:       true,
-		StateNotApplied:    true,
+	EventApply:   {StateNone: {StateApplied}},
+	EventStep:    {StateInProgress: {StateInProgress}},
+	EventFinish:  {StateInProgress: {StateApplied, StatePartial, StateNotApplied, StateAwaitingInput}},
+	EventDecline: {StateNone: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
+	EventFence:   {StateNone: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
+	EventCompensation: {
+		StateInProgress: {StateInProgress},
+		StateApplied:    {StateApplied},
+		StatePartial:    {StatePartial}, // where nothing was applied nothing can be undone
 	},
-	StateAwaitingInput: {
-		StateInProgress: true, // the next round was claimed
-		StateNotApplied: true, // fence, decline
+	EventContradiction: {
+		StateApplied:    {StateApplied},
+		StatePartial:    {StatePartial},
+		StateNotApplied: {StateNotApplied},
 	},
 }
 
 // TransitionError is an attempt to move an operation where it cannot go.
-type TransitionError struct{ From, To State }
-
-func (e *TransitionError) Error() string {
-	return fmt.Sprintf("an operation cannot go from %q to %q", string(e.From), string(e.To))
+type TransitionError struct {
+	From, To State
+	Kind     EventKind // of the event that was to tell of it; "" if none could
 }
 
-// Transition reports whether an operation may go from one state to another. It
-// is the only place that decides this. It returns a *TransitionError.
+func (e *TransitionError) Error() string {
+	by := ""
+	if e.Kind != "" {
+		by = fmt.Sprintf(" by the event %q", string(e.Kind))
+	}
+	return fmt.Sprintf("an operation cannot go from %q to %q%s", string(e.From), string(e.To), by)
+}
+
+// Transition reports whether an operation may go from one state to another by
+// any kind of event. Keeping a final state is not a transition. It returns a
+// *TransitionError.
 func Transition(from, to State) error {
-	if next[from][to] {
-		return nil
+	if !from.Final() {
+		for kind := range moves {
+			if kind.Transition(from, to) == nil {
+				return nil
+			}
+		}
 	}
 	return &TransitionError{From: from, To: to}
+}
+
+// Transition reports whether an event of kind k may lead from one state to
+// another, or keep it. It returns a *TransitionError.
+func (k EventKind) Transition(from, to State) error {
+	if slices.Contains(moves[k][from], to) {
+		return nil
+	}
+	return &TransitionError{From: from, To: to, Kind: k}
 }

@@ -5,6 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -21,24 +24,30 @@ func (r Report) Consistent() bool { return len(r.Findings) == 0 }
 
 // Finding is one broken invariant.
 type Finding struct {
-	OperationID string
+	OperationID string // "" when it is the ledger's as a whole
 	Rule        string // one of the Rule constants
 	Detail      string
 }
 
-func (f Finding) String() string { return f.OperationID + ": " + f.Rule + ": " + f.Detail }
+func (f Finding) String() string {
+	if f.OperationID == "" {
+		return f.Rule + ": " + f.Detail
+	}
+	return f.OperationID + ": " + f.Rule + ": " + f.Detail
+}
 
 // The rules of a consistent ledger. They are stable strings.
 const (
 	RuleID            = "id"            // the id is well formed, and somebody's
 	RuleOrder         = "order"         // records are listed newest first, each once
-	RuleState         = "state"         // the record is in the state its last event led to
-	RuleHistory       = "history"       // the events are a chain of legal transitions
+	RuleState         = "state"         // the record is as its events left it: its state, its fence, and no live owner after the end
+	RuleHistory       = "history"       // every event leads where its kind may lead
 	RuleOnce          = "once"          // one outcome at most was recorded
 	RuleContradiction = "contradiction" // no late outcome disagreed with the record
 	RuleRevision      = "revision"      // every event has a revision of its own, and the record the last
-	RulePosition      = "position"      // positions grow, are used once, and end where the ledger does
-	RuleTime          = "time"          // time never runs backwards
+	RulePosition      = "position"      // positions grow, and up to the ledger's own each is used exactly once
+	RuleTime          = "time"          // time never runs backwards, and a record has those of its first and last event
+	RuleAuthority     = "authority"     // the first write came before the right to it ended
 	RuleResult        = "result"        // what is final has its result, as its digest says, or is fenced
 	RuleDigests       = "digests"       // what was asked can be compared with what is asked again
 )
@@ -49,8 +58,20 @@ const verifyPage = 100
 // Verify proves the ledger in s consistent: every record against its events, and
 // all of them against each other. It only reads, and may run while others write.
 // The error is about reading; what is wrong with the ledger is in the report.
+//
+// The bytes of a result are all that may go from a ledger; its digest and size
+// stay. Nothing else may be removed or skipped: each position from 1 to that of
+// the ledger belongs to an event that Events still tells, so that what was deleted
+// shows as a gap. Whatever takes operations out, as a retention of minted ids
+// would, or passes positions over, as a declared restore would, must first record
+// which positions these were, where Verify can count them.
 func Verify(ctx context.Context, s Store) (Report, error) {
 	v := verifier{s: s, used: map[int64]uint64{}}
+	// What is at or before this position is there to be listed from now on.
+	info, err := s.Info(ctx)
+	if err != nil {
+		return v.report, fmt.Errorf("info: %w", err)
+	}
 	for {
 		recs, err := s.List(ctx, Filter{Before: v.before, Limit: verifyPage})
 		if err != nil {
@@ -58,7 +79,7 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 		}
 		for _, rec := range recs {
 			if v.before != 0 && rec.Seq >= v.before {
-				v.fail(rec, RuleOrder, "sequence %d is listed after %d", rec.Seq, v.before)
+				v.fail(rec.ID, RuleOrder, "sequence %d is listed after %d", rec.Seq, v.before)
 				return v.report, nil // such a list may never end
 			}
 			if err := v.operation(ctx, rec); err != nil {
@@ -66,6 +87,7 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 			}
 		}
 		if len(recs) < verifyPage {
+			v.gaps(info.Position)
 			return v.report, nil
 		}
 	}
@@ -81,7 +103,7 @@ type verifier struct {
 
 func (v *verifier) operation(ctx context.Context, rec Record) error {
 	if v.before != 0 && rec.CreatedAt.After(v.newer) {
-		v.fail(rec, RuleTime, "created after an operation that is newer")
+		v.fail(rec.ID, RuleTime, "created after an operation that is newer")
 	}
 	v.before, v.newer = rec.Seq, rec.CreatedAt
 
@@ -92,7 +114,7 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 	for _, e := range events {
 		bit := uint64(1) << (e.Position & 63)
 		if v.used[e.Position>>6]&bit != 0 {
-			v.fail(rec, RulePosition, "position %d is used twice", e.Position)
+			v.fail(rec.ID, RulePosition, "position %d is used twice", e.Position)
 		}
 		v.used[e.Position>>6] |= bit
 	}
@@ -105,8 +127,33 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 	return nil
 }
 
-func (v *verifier) fail(rec Record, rule, format string, args ...any) {
-	v.report.Findings = append(v.report.Findings, Finding{rec.ID, rule, fmt.Sprintf(format, args...)})
+// gaps finds the positions up to last that no event has. The walk is over what is
+// used: last may be anything.
+func (v *verifier) gaps(last int64) {
+	after := int64(0) // the latest position that is accounted for
+	missing := func(until int64) {
+		switch n := until - after; {
+		case n == 1:
+			v.fail("", RulePosition, "no operation has an event at %d", until)
+		case n > 1:
+			v.fail("", RulePosition, "no operation has an event at %d to %d", after+1, until)
+		}
+	}
+	for _, word := range slices.Sorted(maps.Keys(v.used)) {
+		for set := v.used[word]; set != 0; set &= set - 1 {
+			at := word<<6 | int64(bits.TrailingZeros64(set))
+			if at < 1 || at > last {
+				continue // found with its operation, or written since
+			}
+			missing(at - 1)
+			after = at
+		}
+	}
+	missing(last)
+}
+
+func (v *verifier) fail(id, rule, format string, args ...any) {
+	v.report.Findings = append(v.report.Findings, Finding{id, rule, fmt.Sprintf(format, args...)})
 }
 
 // settled checks rec against its events. They are read one after the other, so
@@ -145,8 +192,9 @@ func check(rec Record, events []Event) (found []Finding) {
 		fail(RuleHistory, "there are no events")
 		return found
 	}
-	checkHistory(rec, events, fail)
-	last := events[len(events)-1]
+	checkHistory(events, fail)
+	checkFence(rec, events, fail)
+	first, last := events[0], events[len(events)-1]
 	if rec.State != last.State {
 		fail(RuleState, "it is %s, but its last event led to %s", rec.State, last.State)
 	}
@@ -160,11 +208,21 @@ func check(rec Record, events []Event) (found []Finding) {
 	if last.Position > rec.Ledger.Position {
 		fail(RulePosition, "an event is at %d, but the ledger at %d", last.Position, rec.Ledger.Position)
 	}
-	if last.At.After(rec.UpdatedAt) {
-		fail(RuleTime, "its last event is later than its update")
+	if !rec.CreatedAt.Equal(first.At) {
+		fail(RuleTime, "created at %s, but its first event was at %s", when(rec.CreatedAt), when(first.At))
+	}
+	if !rec.UpdatedAt.Equal(last.At) {
+		fail(RuleTime, "updated at %s, but its last event was at %s", when(rec.UpdatedAt), when(last.At))
+	}
+	// An atomic effect and a claim are writes; a fence and a decline need no right.
+	write := first.Kind == EventApply || first.Kind == EventClaim
+	if write && !rec.Authority.IsZero() && !first.At.Before(rec.Authority) {
+		fail(RuleAuthority, "%s at %s, but the right to write ended at %s", first.Kind, when(first.At), when(rec.Authority))
 	}
 	return found
 }
+
+func when(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // checkRecord holds what a record must be by itself.
 func checkRecord(rec Record, fail func(rule, format string, args ...any)) {
@@ -174,11 +232,11 @@ func checkRecord(rec Record, fail func(rule, format string, args ...any)) {
 	if rec.Principal == "" {
 		fail(RuleID, "it has no principal")
 	}
-	if rec.Fenced && rec.State != StateNotApplied {
-		fail(RuleState, "it is fenced and %s", rec.State)
+	if rec.State.Final() && rec.Live {
+		fail(RuleState, "it is %s and has a live owner", rec.State)
 	}
-	if rec.CreatedAt.After(rec.UpdatedAt) {
-		fail(RuleTime, "updated before it was created")
+	if rec.CreatedAt.IsZero() {
+		fail(RuleTime, "it has no time of creation")
 	}
 	if rec.UpdatedAt.After(rec.Ledger.Time) {
 		fail(RuleTime, "updated after the ledger's own time")
@@ -214,16 +272,18 @@ func checkRecord(rec Record, fail func(rule, format string, args ...any)) {
 }
 
 // checkHistory holds how each event must follow from the one before.
-func checkHistory(rec Record, events []Event, fail func(rule, format string, args ...any)) {
+func checkHistory(events []Event, fail func(rule, format string, args ...any)) {
 	var before Event // in StateNone
-	before.At = rec.CreatedAt
 	outcomes := 0
 	for _, e := range events {
-		if err := follows(before.State, e); err != nil {
-			fail(RuleHistory, "%s: %v", e.Kind, err)
+		if err := e.Kind.Transition(before.State, e.State); err != nil {
+			fail(RuleHistory, "%v", err)
 		}
 		switch e.Kind {
 		case EventApply, EventFinish:
+			if !e.State.Final() {
+				break // a round that ended with questions
+			}
 			if outcomes++; outcomes > 1 {
 				fail(RuleOnce, "%s is a second outcome", e.Kind)
 			}
@@ -243,13 +303,13 @@ func checkHistory(rec Record, events []Event, fail func(rule, format string, arg
 	}
 }
 
-// follows is the one place, beside Transition, that knows which events may stand
-// without one: those that keep a state, and of a final state only what tells of
-// something after the end.
-func follows(from State, e Event) error {
-	after := e.Kind == EventContradiction || e.Kind == EventCompensation
-	if e.State == from && from != StateNone && (!from.Final() || after) {
-		return nil
+// checkFence holds that a record is fenced if, and only if, an event says so.
+func checkFence(rec Record, events []Event, fail func(rule, format string, args ...any)) {
+	fenced := slices.ContainsFunc(events, func(e Event) bool { return e.Kind == EventFence })
+	switch {
+	case rec.Fenced && !fenced:
+		fail(RuleState, "it is fenced, but none of its events is a fence")
+	case fenced && !rec.Fenced:
+		fail(RuleState, "one of its events is a fence, but it is not fenced")
 	}
-	return Transition(from, e.State)
 }

@@ -1,10 +1,12 @@
 package mcpreplay_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -18,9 +20,10 @@ type books struct {
 	info            mcpreplay.Info
 	recs            []*mcpreplay.Record // oldest first
 	events          map[string][]mcpreplay.Event
-	err             error
+	err, infoErr    error
 
 	listed, read int
+	before       func()          // runs after the ledger is read
 	during       func(id string) // runs before events are read
 }
 
@@ -31,6 +34,13 @@ func (b *books) record(id string) *mcpreplay.Record {
 		}
 	}
 	return nil
+}
+
+func (b *books) Info(context.Context) (mcpreplay.Info, error) {
+	if b.before != nil {
+		defer b.before()
+	}
+	return b.info, b.infoErr
 }
 
 func (b *books) List(_ context.Context, f mcpreplay.Filter) (page []mcpreplay.Record, err error) {
@@ -104,25 +114,54 @@ func newBooks() *books {
 	}
 	claim := event(mcpreplay.EventClaim, mcpreplay.StateInProgress)
 	step := event(mcpreplay.EventStep, mcpreplay.StateInProgress)
+	ask := event(mcpreplay.EventFinish, mcpreplay.StateAwaitingInput)
 	b.write("op-atomic", event(mcpreplay.EventApply, mcpreplay.StateApplied))
 	b.write("op-steps", claim, step, mcpreplay.Event{}, event(mcpreplay.EventCompensation, mcpreplay.StateInProgress),
 		event(mcpreplay.EventFinish, mcpreplay.StatePartial), event(mcpreplay.EventCompensation, mcpreplay.StatePartial))
 	fence := b.write("op-fence", event(mcpreplay.EventFence, mcpreplay.StateNotApplied))
 	fence.Fenced, fence.Tool, fence.Digests, fence.Result = true, "", mcpreplay.Digests{}, nil
-	b.write("op-fenced-later", claim, event(mcpreplay.EventFence, mcpreplay.StateNotApplied)).Fenced = true
+	b.write("op-fenced-later", claim, ask, event(mcpreplay.EventFence, mcpreplay.StateNotApplied)).Fenced = true
 	b.write("op-declined", event(mcpreplay.EventDecline, mcpreplay.StateNotApplied))
 	b.write("op-dead", claim, mcpreplay.Event{})
 	b.write("op-live", claim, mcpreplay.Event{}, mcpreplay.Event{}).Live = true
-	b.write("op-asked", claim, event(mcpreplay.EventStep, mcpreplay.StateAwaitingInput), claim, event(mcpreplay.EventFinish, mcpreplay.StateApplied))
-	b.write("op-asking", claim, event(mcpreplay.EventStep, mcpreplay.StateAwaitingInput))
+	b.write("op-asked", claim, ask, claim, ask, claim, event(mcpreplay.EventFinish, mcpreplay.StateApplied))
+	b.write("op-asking", claim, ask)
 	b.write("op-dropped", event(mcpreplay.EventApply, mcpreplay.StateApplied)).Result.Body = nil
+	bounded := b.write("op-bounded", event(mcpreplay.EventApply, mcpreplay.StateApplied))
+	bounded.Authority, bounded.Retention = bounded.CreatedAt.Add(time.Microsecond), bounded.CreatedAt // may be shorter
+	late := b.write("op-late", event(mcpreplay.EventFence, mcpreplay.StateNotApplied))
+	late.Fenced, late.Authority = true, late.CreatedAt.Add(-time.Hour) // a fence needs no right to write
 	b.write("op-empty", event(mcpreplay.EventApply, mcpreplay.StateApplied)).Result = &mcpreplay.Result{Body: []byte{}, Digest: sum(""), Size: 0}
 	return b
 }
 
+// step appends one event to an operation in progress.
+func (b *books) step(id string) {
+	r := b.record(id)
+	r.Revision++
+	b.info.Position++
+	b.info.Time = b.info.Time.Add(time.Second)
+	b.events[id] = append(b.events[id], mcpreplay.Event{
+		Kind: mcpreplay.EventStep, State: r.State, Position: b.info.Position, Revision: r.Revision, At: b.info.Time,
+	})
+	r.Position, r.UpdatedAt = b.info.Position, b.info.Time
+}
+
+// remove takes an operation out with all that tells of it.
+func (b *books) remove(id string) {
+	b.recs = slices.DeleteFunc(b.recs, func(r *mcpreplay.Record) bool { return r.ID == id })
+	delete(b.events, id)
+}
+
+// move makes at the time of an operation with one event.
+func (b *books) move(id string, at time.Time) {
+	r := b.record(id)
+	r.CreatedAt, r.UpdatedAt, b.events[id][0].At = at, at, at
+}
+
 func rules(r mcpreplay.Report) (rules []string) {
 	for _, f := range r.Findings {
-		rules = append(rules, f.OperationID+" "+f.Rule)
+		rules = append(rules, cmp.Or(f.OperationID, "the ledger")+" "+f.Rule)
 	}
 	return rules
 }
@@ -153,26 +192,31 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 			b.record("op-atomic").ID = "a b c d"
 		}, []string{"a b c d id"}},
 		{"no principal", func(b *books) { b.record("op-atomic").Principal = "" }, []string{"op-atomic id"}},
-		{"a sequence twice", func(b *books) { b.record("op-empty").Seq = b.record("op-dropped").Seq }, []string{"op-dropped order"}},
-		{"created after what is newer", func(b *books) {
-			b.record("op-declined").CreatedAt = b.record("op-dead").CreatedAt.Add(-time.Microsecond)
-			b.record("op-fenced-later").CreatedAt = b.record("op-dead").CreatedAt
-			b.record("op-fenced-later").UpdatedAt = b.record("op-dead").CreatedAt
-			for i := range b.events["op-fenced-later"] {
-				b.events["op-fenced-later"][i].At = b.record("op-dead").CreatedAt
-			}
-			b.events["op-declined"][0].At = b.record("op-dead").CreatedAt
-			b.record("op-declined").UpdatedAt = b.record("op-dead").CreatedAt
-		}, []string{"op-fenced-later time"}},
+		{"a sequence twice", func(b *books) { b.record("op-empty").Seq = b.record("op-late").Seq }, []string{"op-late order"}},
+		{"created after what is newer", func(b *books) { b.move("op-declined", b.record("op-dead").CreatedAt.Add(time.Microsecond)) },
+			[]string{"op-declined time"}},
+		{"fenced without a fence", func(b *books) { b.record("op-declined").Fenced = true }, []string{"op-declined state"}},
+		{"a fence that is not fenced", func(b *books) { b.record("op-fenced-later").Fenced = false }, []string{"op-fenced-later state"}},
 		{"fenced and applied", func(b *books) { b.record("op-atomic").Fenced = true }, []string{"op-atomic state"}},
+		{"a live owner after the end", func(b *books) { b.record("op-steps").Live = true }, []string{"op-steps state"}},
 		{"another state than its last event", func(b *books) { b.record("op-atomic").State = mcpreplay.StatePartial }, []string{"op-atomic state"}},
-		{"no events", func(b *books) { b.events["op-atomic"] = nil }, []string{"op-atomic history"}},
-		{"a first event that keeps no state", func(b *books) { b.events["op-asking"] = b.events["op-asking"][1:] }, []string{"op-asking history"}},
-		{"a missing event in between", func(b *books) { b.events["op-asked"] = slices.Delete(b.events["op-asked"], 2, 3) }, []string{"op-asked history"}},
+		{"no events", func(b *books) { b.events["op-atomic"] = nil }, []string{"op-atomic history", "the ledger position"}},
+		{"a missing first event", func(b *books) { b.events["op-asking"] = b.events["op-asking"][1:] },
+			[]string{"op-asking history", "op-asking time", "the ledger position"}},
+		{"a missing event in between", func(b *books) { b.events["op-asked"] = slices.Delete(b.events["op-asked"], 2, 3) },
+			[]string{"op-asked history", "the ledger position"}},
+		{"a missing step", func(b *books) { b.events["op-steps"] = slices.Delete(b.events["op-steps"], 1, 2) }, []string{"the ledger position"}},
+		{"a missing oldest operation", func(b *books) { b.remove("op-atomic") }, []string{"the ledger position"}},
+		{"a missing operation in between", func(b *books) { b.remove("op-steps") }, []string{"the ledger position"}},
+		{"a missing newest operation", func(b *books) { b.remove("op-empty") }, []string{"the ledger position"}},
+		{"two missing operations", func(b *books) { b.remove("op-steps"); b.remove("op-dropped") }, []string{"the ledger position", "the ledger position"}},
+		{"no operations at all", func(b *books) { b.recs = nil }, []string{"the ledger position"}},
+		{"a ledger ahead of its events", func(b *books) { b.info.Position = math.MaxInt64 }, []string{"the ledger position"}},
 		{"an event of no state", func(b *books) { b.events["op-steps"][1].State = "nonsense" }, []string{"op-steps history", "op-steps history"}},
+		{"an event of no kind", func(b *books) { b.events["op-atomic"][0].Kind = "nonsense" }, []string{"op-atomic history"}},
 		{"a step after the end", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventStep }, []string{"op-steps history"}},
-		{"two outcomes", func(b *books) { b.events["op-asked"][1].Kind = mcpreplay.EventFinish }, []string{"op-asked once"}},
-		{"an outcome of both kinds", func(b *books) { b.events["op-steps"][2].Kind = mcpreplay.EventApply }, []string{"op-steps once"}},
+		{"two outcomes", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventFinish }, []string{"op-steps history", "op-steps once"}},
+		{"an outcome of both kinds", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventApply }, []string{"op-steps history", "op-steps once"}},
 		{"a contradiction", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventContradiction }, []string{"op-steps contradiction"}},
 		{"a revision twice", func(b *books) { b.events["op-steps"][1].Revision = 1 }, []string{"op-steps revision"}},
 		{"a first revision of nothing", func(b *books) {
@@ -186,21 +230,31 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 		}, []string{"op-steps position"}},
 		{"a position of nothing", func(b *books) {
 			b.events["op-atomic"][0].Position, b.record("op-atomic").Position = 0, 0
-		}, []string{"op-atomic position"}},
+		}, []string{"op-atomic position", "the ledger position"}},
+		{"a position below nothing", func(b *books) {
+			b.events["op-atomic"][0].Position, b.record("op-atomic").Position = -1, -1
+		}, []string{"op-atomic position", "the ledger position"}},
 		{"a position used by two", func(b *books) {
 			b.events["op-fence"][0].Position = b.record("op-declined").Position
 			b.record("op-fence").Position = b.record("op-declined").Position
-		}, []string{"op-fence position"}},
+		}, []string{"op-fence position", "the ledger position"}},
 		{"a record at another position", func(b *books) { b.record("op-dead").Position-- }, []string{"op-dead position"}},
 		{"an event beyond the ledger", func(b *books) { b.info.Position = b.record("op-empty").Position - 1 }, []string{"op-empty position"}},
-		{"updated before created", func(b *books) {
-			b.record("op-fence").UpdatedAt = b.record("op-fence").CreatedAt.Add(-1)
-			b.events["op-fence"][0].At = b.record("op-fence").UpdatedAt
-		}, []string{"op-fence time", "op-fence time"}},
+		{"created before its first event", func(b *books) {
+			b.record("op-fence").CreatedAt = b.record("op-fence").CreatedAt.Add(-1)
+		}, []string{"op-fence time"}},
+		{"created at no time", func(b *books) { b.move("op-atomic", time.Time{}) }, []string{"op-atomic time"}},
 		{"updated before its last event", func(b *books) {
 			b.record("op-steps").UpdatedAt = b.record("op-steps").CreatedAt
 		}, []string{"op-steps time"}},
-		{"updated in the future", func(b *books) { b.record("op-empty").UpdatedAt = b.info.Time.Add(1) }, []string{"op-empty time"}},
+		{"updated after its last event", func(b *books) {
+			b.record("op-steps").UpdatedAt = b.record("op-steps").UpdatedAt.Add(time.Microsecond)
+		}, []string{"op-steps time"}},
+		{"updated in the future", func(b *books) { b.move("op-empty", b.info.Time.Add(1)) }, []string{"op-empty time"}},
+		{"applied when the authority ended", func(b *books) { b.record("op-bounded").Authority = b.record("op-bounded").CreatedAt },
+			[]string{"op-bounded authority"}},
+		{"claimed after the authority ended", func(b *books) { b.record("op-asked").Authority = b.record("op-asked").CreatedAt.Add(-time.Second) },
+			[]string{"op-asked authority"}},
 		{"events back in time", func(b *books) { b.events["op-steps"][2].At = b.events["op-steps"][1].At.Add(-1) }, []string{"op-steps time"}},
 		{"final without a result", func(b *books) { b.record("op-declined").Result = nil }, []string{"op-declined result"}},
 		{"a result of other bytes", func(b *books) { b.record("op-atomic").Result.Body = []byte("[]") }, []string{"op-atomic result"}},
@@ -250,21 +304,83 @@ func TestVerifyReadsAllPages(t *testing.T) {
 	}
 }
 
+// TestVerifyKnowsWhereEachKindLeads has the table of EventKind.Transition once
+// more, so that a change of it is a change of two places.
+func TestVerifyKnowsWhereEachKindLeads(t *testing.T) {
+	const (
+		none       = mcpreplay.StateNone
+		progress   = mcpreplay.StateInProgress
+		applied    = mcpreplay.StateApplied
+		partial    = mcpreplay.StatePartial
+		notApplied = mcpreplay.StateNotApplied
+		awaiting   = mcpreplay.StateAwaitingInput
+	)
+	type move struct {
+		kind     mcpreplay.EventKind
+		from, to mcpreplay.State
+	}
+	legal := []move{
+		{mcpreplay.EventClaim, none, progress},
+		{mcpreplay.EventClaim, awaiting, progress},
+		{mcpreplay.EventApply, none, applied},
+		{mcpreplay.EventStep, progress, progress},
+		{mcpreplay.EventCompensation, progress, progress},
+		{mcpreplay.EventCompensation, applied, applied},
+		{mcpreplay.EventCompensation, partial, partial},
+		{mcpreplay.EventFinish, progress, applied},
+		{mcpreplay.EventFinish, progress, partial},
+		{mcpreplay.EventFinish, progress, notApplied},
+		{mcpreplay.EventFinish, progress, awaiting},
+		{mcpreplay.EventDecline, none, notApplied},
+		{mcpreplay.EventDecline, awaiting, notApplied},
+		{mcpreplay.EventFence, none, notApplied},
+		{mcpreplay.EventFence, awaiting, notApplied},
+		{mcpreplay.EventContradiction, applied, applied},
+		{mcpreplay.EventContradiction, partial, partial},
+		{mcpreplay.EventContradiction, notApplied, notApplied},
+	}
+	kinds := []mcpreplay.EventKind{
+		mcpreplay.EventClaim, mcpreplay.EventApply, mcpreplay.EventStep, mcpreplay.EventCompensation, mcpreplay.EventFinish,
+		mcpreplay.EventDecline, mcpreplay.EventFence, mcpreplay.EventContradiction, "", "nonsense",
+	}
+	claim, outcome := mcpreplay.Event{Kind: mcpreplay.EventClaim, State: progress}, mcpreplay.EventFinish
+	reach := map[mcpreplay.State][]mcpreplay.Event{
+		none: nil, progress: {claim},
+		applied: {claim, {Kind: outcome, State: applied}}, partial: {claim, {Kind: outcome, State: partial}},
+		notApplied: {claim, {Kind: outcome, State: notApplied}}, awaiting: {claim, {Kind: outcome, State: awaiting}},
+	}
+	for _, kind := range kinds {
+		for from, history := range reach {
+			for to := range reach {
+				m := move{kind, from, to}
+				err := kind.Transition(from, to)
+				var te *mcpreplay.TransitionError
+				if slices.Contains(legal, m) != (err == nil) || err != nil && (!errors.As(err, &te) || *te != mcpreplay.TransitionError{From: from, To: to, Kind: kind}) {
+					t.Errorf("%q.Transition(%q, %q) = %v", kind, from, to, err)
+				}
+				b := &books{events: map[string][]mcpreplay.Event{}, info: mcpreplay.Info{Time: time.Unix(1e9, 0)}}
+				b.write("op-moved", append(history[:len(history):len(history)], mcpreplay.Event{Kind: cmp.Or(kind, "none"), State: to})...).Fenced = kind == mcpreplay.EventFence
+				report, err := mcpreplay.Verify(t.Context(), b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if found := slices.Contains(rules(report), "op-moved history"); found == slices.Contains(legal, m) {
+					t.Errorf("Verify() of %s from %q to %q found %v", kind, from, to, report.Findings)
+				}
+			}
+		}
+	}
+}
+
 // TestVerifyRunsBesideWriters: a record that changes between reading it and its
 // events is no fault, and one that changes for ever is not waited for.
 func TestVerifyRunsBesideWriters(t *testing.T) {
 	b := newBooks()
 	changes := 0
 	b.during = func(id string) {
-		if r := b.record(id); id == "op-live" && changes < 3 {
+		if id == "op-live" && changes < 3 {
 			changes++
-			r.Revision++
-			b.info.Position++
-			b.info.Time = b.info.Time.Add(time.Second)
-			b.events[id] = append(b.events[id], mcpreplay.Event{
-				Kind: mcpreplay.EventStep, State: r.State, Position: b.info.Position, Revision: r.Revision, At: b.info.Time,
-			})
-			r.Position, r.UpdatedAt = b.info.Position, b.info.Time
+			b.step(id)
 		}
 	}
 	report, err := mcpreplay.Verify(t.Context(), b)
@@ -273,6 +389,24 @@ func TestVerifyRunsBesideWriters(t *testing.T) {
 	}
 	if changes != 3 {
 		t.Fatalf("the record changed %d times, want 3", changes)
+	}
+	b = newBooks()
+	b.during = func(id string) {
+		if id == "op-dead" && changes < 4 {
+			changes++
+			b.step("op-live") // after it was read
+			b.step(id)
+		}
+	}
+	if report, err = mcpreplay.Verify(t.Context(), b); err != nil || !report.Consistent() {
+		t.Errorf("Verify() without an event it came too early for = %v, %v; want no findings", report.Findings, err)
+	}
+	b = newBooks()
+	b.before = func() {
+		b.write("op-newer", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+	}
+	if report, err = mcpreplay.Verify(t.Context(), b); err != nil || !report.Consistent() {
+		t.Errorf("Verify() while an operation is added = %v, %v; want no findings", report.Findings, err)
 	}
 	b = newBooks()
 	b.during = func(id string) {
@@ -287,9 +421,10 @@ func TestVerifyRunsBesideWriters(t *testing.T) {
 }
 
 func TestVerifyReportsWhatItCannotRead(t *testing.T) {
-	b := newBooks()
-	b.err = errors.New("disk")
-	if _, err := mcpreplay.Verify(t.Context(), b); !errors.Is(err, b.err) {
-		t.Errorf("Verify() = %v, want %v", err, b.err)
+	disk := errors.New("disk")
+	for _, b := range []*books{{err: disk}, {infoErr: disk}} {
+		if _, err := mcpreplay.Verify(t.Context(), b); !errors.Is(err, disk) {
+			t.Errorf("Verify() = %v, want %v", err, disk)
+		}
 	}
 }

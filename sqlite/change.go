@@ -55,18 +55,17 @@ func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcprep
 }
 
 // legal reports whether r may go where c leads. To a final record only an event
-// can be added, and only one that tells of something after the end.
+// can be added, and only one that tells of something after the end. The event may
+// be missing: of a renewal, or while an effect is yet to name it.
 func (r *row) legal(c mcpreplay.Change) error {
-	to := r.target(c)
-	if r.State.Final() {
-		after := c.Event.Kind == mcpreplay.EventContradiction || c.Event.Kind == mcpreplay.EventCompensation
-		bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Effect == "" && c.Result == nil
-		if after && bare {
-			return nil
-		}
-		return &mcpreplay.TransitionError{From: r.State, To: to}
-	}
-	if c.To == "" && r.State != mcpreplay.StateNone {
+	to, kind := r.target(c), c.Event.Kind
+	bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Effect == "" && c.Result == nil
+	switch {
+	case r.State.Final() && !bare:
+		return &mcpreplay.TransitionError{From: r.State, To: to, Kind: kind}
+	case kind != "":
+		return kind.Transition(r.State, to)
+	case c.To == "" && r.State != mcpreplay.StateNone && !r.State.Final():
 		return nil
 	}
 	return mcpreplay.Transition(r.State, to)
@@ -79,22 +78,34 @@ func (r *row) target(c mcpreplay.Change) mcpreplay.State {
 	return c.To
 }
 
-// coherent reports whether the parts of c fit each other.
+// coherent reports whether the parts of a legal c fit each other and r. A change
+// that it lets pass is one that mcpreplay.Verify accepts.
 func (r *row) coherent(c mcpreplay.Change) error {
-	to := r.target(c)
-	if c.Fence && to != mcpreplay.StateNotApplied {
-		return fmt.Errorf("%w: a fence leads to not_applied, not to %s", errMisuse, to)
-	}
-	if c.Event.Kind == "" && (to != r.State || c.Fence || c.Effect != "" || c.Result != nil) {
+	to, kind := r.target(c), c.Event.Kind
+	switch {
+	case kind == "" && (to != r.State || c.Fence || c.Effect != "" || c.Result != nil):
 		return fmt.Errorf("%w: only a renewal may go without an event", errMisuse)
+	case c.Fence != (kind == mcpreplay.EventFence):
+		return fmt.Errorf("%w: a fence and its event go together", errMisuse)
+	case c.Owner != "" && c.Owner != r.Owner && to == r.State:
+		return fmt.Errorf("%w: what keeps the state keeps the owner", errMisuse)
+	case to.Final() && to != r.State && !c.Fence && r.Result == nil && c.Result == nil:
+		return fmt.Errorf("%w: what ends as %s needs a result", errMisuse, to)
+	case c.Result != nil && dropped(c.Result) && c.Result.Size < 0:
+		return fmt.Errorf("%w: a result of %d bytes", errMisuse, c.Result.Size)
 	}
 	return nil
+}
+
+// dropped reports whether the bytes of a result were never kept.
+func dropped(res *mcpreplay.Result) bool {
+	return res.Body == nil && len(res.Digest) == sha256.Size
 }
 
 // seal fills digest and size, unless the result says that its bytes were never
 // kept: then it brings both itself.
 func seal(in *mcpreplay.Result) *mcpreplay.Result {
-	if in.Body == nil && len(in.Digest) == sha256.Size {
+	if dropped(in) {
 		return &mcpreplay.Result{IsError: in.IsError, Digest: append([]byte{}, in.Digest...), Size: in.Size}
 	}
 	digest := sha256.Sum256(in.Body)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"mcpreplay"
 )
@@ -53,46 +54,77 @@ func reach(t *testing.T, s mcpreplay.Store, id string, state mcpreplay.State) mc
 	return advance(t, s, finish(rec, state))
 }
 
-func testTransitions(t *testing.T, s *suite[mcpreplay.Store]) {
+// kinds are all kinds of event, and one that there is not.
+var kinds = []mcpreplay.EventKind{
+	mcpreplay.EventClaim, mcpreplay.EventApply, mcpreplay.EventStep, mcpreplay.EventCompensation, mcpreplay.EventFinish,
+	mcpreplay.EventDecline, mcpreplay.EventFence, mcpreplay.EventContradiction, "nonsense",
+}
+
+// targets are all states to go to, and some that no record can have.
+var targets = append([]mcpreplay.State{mcpreplay.StateNone, mcpreplay.StateUnknown, "nonsense"}, mcpreplay.States...)
+
+// move is a change of rec by an event of one kind that has all it needs.
+func move(rec mcpreplay.Record, kind mcpreplay.EventKind, to mcpreplay.State) mcpreplay.Change {
+	c := mcpreplay.Change{Key: rec.Key, Revision: rec.Revision, Event: mcpreplay.Event{Kind: kind, Actor: "owner-1"}}
+	if to == rec.State {
+		return c
+	}
+	c.To = to
+	c.Fence = kind == mcpreplay.EventFence
+	if to.Final() && !c.Fence {
+		c.Result = &mcpreplay.Result{Body: []byte(`{"content":[]}`)}
+	}
+	return c
+}
+
+func refused(t *testing.T, kind mcpreplay.EventKind, from, to mcpreplay.State, err error) {
+	t.Helper()
+	var te *mcpreplay.TransitionError
+	if !errors.As(err, &te) || te.From != from || te.To != to {
+		t.Errorf("%s from %q to %q = %v, want a *TransitionError of these", kind, from, to, err)
+	}
+}
+
+func testFirst(t *testing.T, s *suite[mcpreplay.Store]) {
 	store := s.store(t)
-	for _, to := range append(mcpreplay.States, mcpreplay.StateNone, "nonsense", mcpreplay.StateUnknown) {
-		id := fmt.Sprintf("op-none-to-%s", to)
-		c := finish(mcpreplay.Record{}, to)
-		before := position(t, store)
-		rec, started, err := store.Begin(t.Context(), operation(id), c)
-		if legal := mcpreplay.Transition(mcpreplay.StateNone, to) == nil; !legal {
-			if !isTransition(err) || started {
-				t.Errorf("Begin() as %q = started %v, %v; want a *TransitionError", to, started, err)
+	for _, kind := range kinds {
+		for _, to := range targets {
+			op := operation(fmt.Sprintf("op-%s-%s", kind, to))
+			before := position(t, store)
+			rec, started, err := store.Begin(t.Context(), op, move(mcpreplay.Record{}, kind, to))
+			if kind.Transition(mcpreplay.StateNone, to) != nil {
+				refused(t, kind, mcpreplay.StateNone, to, err)
+				nothing(t, store, op.Key, before)
+			} else if err != nil || !started || rec.State != to {
+				t.Errorf("Begin() as %s by %s = %q, started %v, %v", to, kind, rec.State, started, err)
 			}
-			nothing(t, store, key(id), before)
-		} else if err != nil || !started || rec.State != to {
-			t.Errorf("Begin() as %q = %s, started %v, %v", to, rec.State, started, err)
 		}
 	}
+}
+
+func testTransitions(t *testing.T, s *suite[mcpreplay.Store]) {
+	store := s.open(t)
+	t.Cleanup(func() { verify(t, store, mcpreplay.RuleContradiction) })
 	for _, from := range mcpreplay.States {
-		for _, to := range append(mcpreplay.States, "nonsense", mcpreplay.StateUnknown) {
-			rec := reach(t, store, fmt.Sprintf("op-%s-to-%s", from, to), from)
-			check := unchanged(t, store, rec.Key)
-			c := finish(rec, to)
-			if !to.Final() {
-				c.Event.Kind = mcpreplay.EventClaim
-			}
-			if from == mcpreplay.StateAwaitingInput {
-				c.Event.Kind = mcpreplay.EventDecline // it has had its outcome of this round
-			}
-			got, err := store.Advance(t.Context(), c)
-			if mcpreplay.Transition(from, to) == nil {
-				if err != nil || got.State != to {
-					t.Errorf("%s to %s = %s, %v", from, to, got.State, err)
+		rec := reach(t, store, fmt.Sprintf("op-%s", from), from)
+		check := unchanged(t, store, rec.Key)
+		for _, kind := range kinds {
+			for _, to := range targets {
+				if to == mcpreplay.StateNone {
+					continue // asks to keep the state
 				}
-				continue
+				if kind.Transition(from, to) != nil {
+					_, err := store.Advance(t.Context(), move(rec, kind, to))
+					refused(t, kind, from, to, err)
+					continue
+				}
+				moved := reach(t, store, fmt.Sprintf("op-%s-%s-%s", from, kind, to), from)
+				if got, err := store.Advance(t.Context(), move(moved, kind, to)); err != nil || got.State != to {
+					t.Errorf("%s from %s to %s = %q, %v", kind, from, to, got.State, err)
+				}
 			}
-			var te *mcpreplay.TransitionError
-			if !errors.As(err, &te) || te.From != from || te.To != to {
-				t.Errorf("%s to %s = %v, want a *TransitionError of these", from, to, err)
-			}
-			check()
 		}
+		check()
 	}
 }
 
@@ -158,6 +190,32 @@ func testSteps(t *testing.T, s *suite[mcpreplay.Store]) {
 	same(t, "Events()", events(t, store, rec.Key), want)
 }
 
+func testRounds(t *testing.T, s *suite[mcpreplay.Store]) {
+	store := s.store(t)
+	question := func(rec mcpreplay.Record) mcpreplay.Record {
+		c := finish(rec, mcpreplay.StateAwaitingInput)
+		c.Result = &mcpreplay.Result{Body: []byte("a question")}
+		return advance(t, store, c)
+	}
+	rec := question(begin(t, store, operation("op-rounds"), claim()))
+	for i, owner := range []string{"owner-1", "owner-2"} { // the next round may be another's
+		c := claim()
+		c.Key, c.Revision, c.Owner = rec.Key, rec.Revision, owner
+		if rec = advance(t, store, c); rec.Owner != owner || !rec.Live {
+			t.Errorf("round %d is claimed by %q, live %v; want %q", i, rec.Owner, rec.Live, owner)
+		}
+		if i == 0 {
+			rec = question(rec)
+		}
+	}
+	if rec = advance(t, store, finish(rec, mcpreplay.StateApplied)); rec.State != mcpreplay.StateApplied || rec.Owner != "owner-2" {
+		t.Errorf("the last round ended as %s of %q, want applied of owner-2", rec.State, rec.Owner)
+	}
+	if n := len(events(t, store, rec.Key)); n != 6 {
+		t.Errorf("%d events, want 6", n)
+	}
+}
+
 func testDropped(t *testing.T, s *suite[mcpreplay.Store]) {
 	store := s.store(t)
 	c := claim()
@@ -176,30 +234,51 @@ func testDropped(t *testing.T, s *suite[mcpreplay.Store]) {
 
 func testMisuse(t *testing.T, s *suite[mcpreplay.Store]) {
 	store := s.store(t)
-	rec := begin(t, store, operation("op-misuse"), claim())
-	check := unchanged(t, store, rec.Key)
-	for name, c := range map[string]mcpreplay.Change{
-		"a fence that is not not_applied": {To: mcpreplay.StateApplied, Fence: true, Event: mcpreplay.Event{Kind: mcpreplay.EventFence}},
-		"a fence that keeps the state":    {Fence: true, Event: mcpreplay.Event{Kind: mcpreplay.EventFence}},
-		"a transition without an event":   {To: mcpreplay.StateApplied},
-		"a result without an event":       {Result: &mcpreplay.Result{Body: []byte("x")}},
-		"a reference without an event":    {Effect: "x"},
+	result := &mcpreplay.Result{Body: []byte("x")}
+	event := func(kind mcpreplay.EventKind) mcpreplay.Event { return mcpreplay.Event{Kind: kind} }
+	running := begin(t, store, operation("op-misuse"), claim())
+	asking := reach(t, store, "op-asking", mcpreplay.StateAwaitingInput)
+	bare := begin(t, store, operation("op-bare"), claim())
+	for _, tt := range []struct {
+		name string
+		rec  mcpreplay.Record
+		c    mcpreplay.Change
+	}{
+		{"a fence that is not not_applied", running, mcpreplay.Change{To: mcpreplay.StateApplied, Fence: true, Event: event(mcpreplay.EventFence)}},
+		{"a fence that keeps the state", running, mcpreplay.Change{Fence: true, Event: event(mcpreplay.EventStep)}},
+		{"a fence by another event", asking, mcpreplay.Change{To: mcpreplay.StateNotApplied, Fence: true, Result: result, Event: event(mcpreplay.EventDecline)}},
+		{"the event of a fence without one", asking, mcpreplay.Change{To: mcpreplay.StateNotApplied, Result: result, Event: event(mcpreplay.EventFence)}},
+		{"a transition without an event", running, mcpreplay.Change{To: mcpreplay.StateApplied, Result: result}},
+		{"a result without an event", running, mcpreplay.Change{Result: result}},
+		{"a reference without an event", running, mcpreplay.Change{Effect: "x"}},
+		{"a renewal by another owner", running, mcpreplay.Change{Owner: "owner-2", Lease: time.Hour}},
+		{"a step by another owner", running, mcpreplay.Change{Owner: "owner-2", Event: event(mcpreplay.EventStep)}},
+		{"an outcome without a result", bare, mcpreplay.Change{To: mcpreplay.StateApplied, Event: event(mcpreplay.EventFinish)}},
+		{"a part without a result", bare, mcpreplay.Change{To: mcpreplay.StatePartial, Event: event(mcpreplay.EventFinish)}},
+		{"a refusal without a result", bare, mcpreplay.Change{To: mcpreplay.StateNotApplied, Event: event(mcpreplay.EventFinish)}},
+		{"a dropped result of no size", running, mcpreplay.Change{Result: &mcpreplay.Result{Digest: digest("x"), Size: -1}, Event: event(mcpreplay.EventStep)}},
 	} {
-		c.Key, c.Revision = rec.Key, rec.Revision
-		if _, err := store.Advance(t.Context(), c); err == nil {
-			t.Errorf("%s was accepted", name)
+		check := unchanged(t, store, tt.rec.Key)
+		tt.c.Key, tt.c.Revision = tt.rec.Key, tt.rec.Revision
+		if _, err := store.Advance(t.Context(), tt.c); err == nil {
+			t.Errorf("%s was accepted", tt.name)
 		}
+		check()
 	}
-	check()
+	at := position(t, store)
 	for name, c := range map[string]mcpreplay.Change{
-		"a claim without an event":     {To: mcpreplay.StateInProgress, Owner: "owner-1"},
-		"a fence that is a claim":      {To: mcpreplay.StateInProgress, Fence: true, Event: mcpreplay.Event{Kind: mcpreplay.EventFence}},
-		"a first change to no state":   {Event: mcpreplay.Event{Kind: mcpreplay.EventClaim}},
-		"a first change to a question": {To: mcpreplay.StateAwaitingInput, Event: mcpreplay.Event{Kind: mcpreplay.EventClaim}},
+		"a claim without an event":        {To: mcpreplay.StateInProgress, Owner: "owner-1"},
+		"a fence that is a claim":         {To: mcpreplay.StateInProgress, Fence: true, Event: event(mcpreplay.EventFence)},
+		"a fence that is a decline":       {To: mcpreplay.StateNotApplied, Fence: true, Event: event(mcpreplay.EventDecline)},
+		"a first change to no state":      {Event: event(mcpreplay.EventClaim)},
+		"a first change to a question":    {To: mcpreplay.StateAwaitingInput, Event: event(mcpreplay.EventClaim)},
+		"an effect without a result":      {To: mcpreplay.StateApplied, Event: event(mcpreplay.EventApply)},
+		"a decline without a result":      {To: mcpreplay.StateNotApplied, Event: event(mcpreplay.EventDecline)},
+		"a first change without an event": {To: mcpreplay.StateApplied, Result: result},
 	} {
 		if _, started, err := store.Begin(t.Context(), operation("op-misused"), c); err == nil || started {
 			t.Errorf("%s was accepted", name)
 		}
-		nothing(t, store, key("op-misused"), rec.Position)
+		nothing(t, store, key("op-misused"), at)
 	}
 }

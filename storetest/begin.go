@@ -221,20 +221,17 @@ func testRenew(t *testing.T, s *suite[mcpreplay.Store]) {
 		t.Errorf("a renewal left %d events, want 1, and no new position", len(evs))
 	}
 
-	other := advance(t, store, mcpreplay.Change{
-		Key: rec.Key, Revision: got.Revision, To: mcpreplay.StateInProgress, Owner: "owner-2", Lease: time.Hour,
-		Event: mcpreplay.Event{Kind: mcpreplay.EventClaim, Actor: "owner-2"},
-	})
-	if other.Owner != "owner-2" {
-		t.Errorf("a second claim has owner %q, want owner-2", other.Owner)
+	again := claim()
+	again.Key, again.Revision, again.Owner = rec.Key, got.Revision, "owner-2"
+	if _, err := store.Advance(t.Context(), again); !isTransition(err) {
+		t.Errorf("a claim of what is claimed = %v, want a *TransitionError", err)
 	}
-	done := advance(t, store, finish(other, mcpreplay.StateApplied))
+	done := advance(t, store, finish(got, mcpreplay.StateApplied))
 	if done.Live {
 		t.Error("a final record has a live owner")
 	}
 	sameRecord(t, "Get() after the end", get(t, store, rec.Key), done)
-	_, err := store.Advance(t.Context(), mcpreplay.Change{Key: rec.Key, Revision: done.Revision, Lease: time.Hour})
-	if !isTransition(err) {
+	if _, err := store.Advance(t.Context(), mcpreplay.Change{Key: rec.Key, Revision: done.Revision, Lease: time.Hour}); !isTransition(err) {
 		t.Errorf("renewing a final record = %v, want a *TransitionError", err)
 	}
 }

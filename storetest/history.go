@@ -150,3 +150,40 @@ func testHistory(t *testing.T, s *suite[mcpreplay.Store]) {
 		return perform(t, store, c)
 	})
 }
+
+// testBeside proves a ledger over and over while others write to it: what they
+// are doing is no finding.
+func testBeside(t *testing.T, s *suite[mcpreplay.Store]) {
+	store := s.store(t)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for writer := range 3 {
+		wg.Go(func() {
+			for i := range 8 {
+				op := operation(fmt.Sprintf("op-beside-%d-%d", writer, i))
+				rec, _, err := store.Begin(t.Context(), op, claim())
+				for step := 0; err == nil && step < 3; step++ {
+					rec, err = store.Advance(t.Context(), move(rec, mcpreplay.EventStep, mcpreplay.StateInProgress))
+				}
+				if err == nil {
+					_, err = store.Advance(t.Context(), finish(rec, mcpreplay.StateApplied))
+				}
+				if err != nil {
+					t.Errorf("%s: %v", op.ID, err)
+				}
+			}
+		})
+	}
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	for writing := true; writing; {
+		select {
+		case <-done:
+			writing = false
+		default:
+		}
+		verify(t, store, "")
+	}
+}

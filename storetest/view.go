@@ -40,7 +40,11 @@ func (a *applier[Tx]) testStep(t *testing.T) {
 	})
 	a.want(t, s, "step", 1)
 
-	last, err := s.ApplyStep(t.Context(), finish(got, mcpreplay.StateApplied), func(ctx context.Context, tx Tx, _ *mcpreplay.Change) error {
+	c = finish(got, mcpreplay.StateApplied)
+	outcome := c.Event
+	c.Event = mcpreplay.Event{} // only the effect tells what it was
+	last, err := s.ApplyStep(t.Context(), c, func(ctx context.Context, tx Tx, done *mcpreplay.Change) error {
+		done.Event = outcome
 		return a.kit.Write(ctx, tx, "step")
 	})
 	if err != nil || last.State != mcpreplay.StateApplied {
@@ -74,6 +78,14 @@ func (a *applier[Tx]) testStepFailure(t *testing.T) {
 	})
 	if !errors.As(err, &failed) || !failed.Panic {
 		t.Errorf("ApplyStep() = %v, want an *EffectError of a panic", err)
+	}
+
+	_, err = s.ApplyStep(t.Context(), step(rec), func(ctx context.Context, tx Tx, done *mcpreplay.Change) error {
+		done.Event.Kind = mcpreplay.EventFence
+		return a.kit.Write(ctx, tx, "step")
+	})
+	if !isTransition(err) {
+		t.Errorf("ApplyStep() that calls itself a fence = %v, want a *TransitionError", err)
 	}
 
 	never := func(context.Context, Tx, *mcpreplay.Change) error {

@@ -113,7 +113,11 @@ func (v *verifyView) print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s, %s, %d unsettled\n%s\n", count(v.Operations, "operation"), count(v.Events, "event"), v.Unsettled, verdict)
 	for _, f := range v.Findings {
 		if err == nil {
-			_, err = fmt.Fprintf(w, "  %s  %s: %s\n", plain(f.OperationID), f.Rule, plain(f.Detail))
+			of := plain(f.OperationID)
+			if f.OperationID == "" {
+				of = "the ledger"
+			}
+			_, err = fmt.Fprintf(w, "  %s  %s: %s\n", of, f.Rule, plain(f.Detail))
 		}
 	}
 	return err
