@@ -2,18 +2,15 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/driver"
-	"github.com/ncruces/go-sqlite3/vfs"
 )
 
 // config is what only tests change: there is no option that makes a ledger less
@@ -28,38 +25,33 @@ type config struct {
 // conn is one connection to the ledger's file. One goroutine uses it at a time.
 type conn struct {
 	*ledger
-	db   *sql.DB
-	sql  *sql.Conn     // for the application's statements
-	raw  *sqlite3.Conn // the same connection, for the ledger's own
-	gate *gate
-	open []vfs.FileHasMoved // the database and its log, as this connection has them open
+	inner  lender        // for the application's statements
+	raw    *sqlite3.Conn // the same connection, for the ledger's own
+	gate   *gate
+	broken bool // the driver did not return from a call
+	files  []file
+	names  string // what of the schema is the ledger's
 }
 
 // dial opens the file without changing anything in it.
 func (s *Store) dial() (_ *conn, err error) {
-	db, err := driver.Open(s.dsn())
+	connector, err := new(driver.SQLite).OpenConnector(s.dsn())
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{db: db, gate: &gate{}}
+	// Not through database/sql: its pool must never close this connection, or
+	// open a second one that nobody has configured.
+	dc, err := connector.Connect(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{inner: dc.(lender), gate: &gate{}}
+	c.raw = c.inner.Raw()
 	defer func() {
 		if err != nil {
 			c.close()
 		}
 	}()
-	// One native connection is pinned for life: the pool of database/sql must
-	// never close it or open a second one that nobody has configured.
-	db.SetMaxOpenConns(1)
-	if c.sql, err = db.Conn(context.Background()); err != nil {
-		return nil, err
-	}
-	err = c.sql.Raw(func(dc any) error {
-		c.raw = dc.(driver.Conn).Raw()
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
 	// Statements are checked when they are prepared, and changing the authorizer
 	// expires them all: it is set once, before anything is prepared.
 	if err := c.raw.SetAuthorizer(c.gate.authorize); err != nil {
@@ -182,41 +174,16 @@ func (c *conn) ready(path string) (err error) {
 	if c.ledger, err = prepare(c.raw); err != nil {
 		return err
 	}
-	for _, op := range []sqlite3.FcntlOpcode{sqlite3.FCNTL_FILE_POINTER, sqlite3.FCNTL_JOURNAL_POINTER} {
-		file, err := c.raw.FileControl("main", op)
-		if err != nil {
-			return err
-		}
-		for file != nil {
-			if f, ok := file.(vfs.FileHasMoved); ok {
-				c.open = append(c.open, f)
-				break
-			}
-			outer, ok := file.(vfs.FileUnwrap)
-			if !ok {
-				break
-			}
-			file = outer.Unwrap()
-		}
+	if c.names, err = c.text(sqlNames); err != nil {
+		return err
+	}
+	if err := c.watch(path); err != nil {
+		return err
 	}
 	// The index of the log is made by the driver with default permissions.
 	if fi, err := os.Stat(path); err == nil {
 		if shm, err := os.Stat(path + "-shm"); err == nil && shm.Mode() != fi.Mode() {
 			os.Chmod(path+"-shm", fi.Mode().Perm()) // its owner has to do it, others cannot
-		}
-	}
-	return nil
-}
-
-// attached reports whether the names still lead to the open files. Writing into
-// a deleted file would succeed, and be gone with this process.
-func (c *conn) attached() error {
-	for _, f := range c.open {
-		switch moved, err := f.HasMoved(); {
-		case err != nil:
-			return err
-		case moved:
-			return errGone
 		}
 	}
 	return nil
@@ -230,42 +197,11 @@ func (c *conn) close() error {
 	if c.ledger != nil {
 		errs = append(errs, c.ledger.close())
 	}
-	if c.sql != nil {
-		errs = append(errs, c.sql.Close())
+	if errors.Is(c.attached(), errGone) {
+		// The last to close removes the log by its name, which may lead to that of
+		// another ledger now.
+		c.raw.FileControl("main", sqlite3.FCNTL_PERSIST_WAL, true)
 	}
-	errs = append(errs, c.db.Close())
+	errs = append(errs, c.inner.Close())
 	return errors.Join(errs...)
-}
-
-// gate keeps the statements of effects from ending the ledger's transaction or
-// writing the ledger's tables.
-type gate struct {
-	shut atomic.Bool // while the application's code has the handle
-}
-
-// mayCommit refuses every commit while an effect runs. It is the last line: a
-// statement that runs after the transaction was lost would commit by itself.
-func (g *gate) mayCommit() bool { return !g.shut.Load() }
-
-func (g *gate) authorize(action sqlite3.AuthorizerActionCode, third, fourth, _, _ string) sqlite3.AuthorizerReturnCode {
-	if !g.shut.Load() {
-		return sqlite3.AUTH_OK
-	}
-	switch action {
-	case sqlite3.AUTH_TRANSACTION, sqlite3.AUTH_SAVEPOINT, sqlite3.AUTH_PRAGMA, sqlite3.AUTH_ATTACH, sqlite3.AUTH_DETACH:
-		return sqlite3.AUTH_DENY
-	case sqlite3.AUTH_READ, sqlite3.AUTH_SELECT, sqlite3.AUTH_FUNCTION, sqlite3.AUTH_RECURSIVE:
-		return sqlite3.AUTH_OK
-	}
-	// All that is left changes something, named by the third or fourth argument.
-	if ours(third) || ours(fourth) {
-		return sqlite3.AUTH_DENY
-	}
-	return sqlite3.AUTH_OK
-}
-
-const prefix = "mcpreplay_"
-
-func ours(name string) bool {
-	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }

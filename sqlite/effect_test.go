@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -67,24 +68,25 @@ func TestEffectMayNotTouchTransactionOrLedger(t *testing.T) {
 		"CREATE TEMP TRIGGER t AFTER INSERT ON mcpreplay_events BEGIN DELETE FROM item; END",
 		"CREATE TABLE mcpreplay_mine (x)", "CREATE TABLE McpReplay_Mine (x)", "CREATE VIEW mcpreplay_v AS SELECT 1",
 		"CREATE TEMP TABLE mcpreplay_operations (x)", "CREATE TEMP VIEW mcpreplay_operations AS SELECT 1",
-		"CREATE VIRTUAL TABLE mcpreplay_mine USING fts5(x)",
+		"CREATE VIRTUAL TABLE mcpreplay_mine USING fts5(x)", "CREATE VIRTUAL TABLE temp.mine USING fts5(x)",
+		"CREATE TEMP TABLE item (x)", "CREATE TABLE temp.item (x)", "CREATE TEMP TABLE item AS SELECT * FROM main.item",
+		"CREATE TEMP VIEW item AS SELECT 1", "CREATE TEMP TRIGGER t AFTER INSERT ON item BEGIN DELETE FROM once; END",
 	} {
 		err := run(t, s, func(ctx context.Context, tx *sqlite.Tx) error {
-			if _, err := tx.PrepareContext(ctx, stmt); err == nil {
-				t.Errorf("%s can be prepared", stmt)
+			if _, err := tx.PrepareContext(ctx, stmt); !errors.Is(err, sqlite3.AUTH) {
+				t.Errorf("%s, prepared = %v, want %v", stmt, err, sqlite3.AUTH)
 			}
-			if rows, err := tx.QueryContext(ctx, stmt); err == nil {
-				rows.Close()
-				t.Errorf("%s can be queried", stmt)
+			if _, err := tx.QueryContext(ctx, stmt); !errors.Is(err, sqlite3.AUTH) {
+				t.Errorf("%s, queried = %v, want %v", stmt, err, sqlite3.AUTH)
 			}
-			if err := tx.QueryRowContext(ctx, stmt).Err(); err == nil {
-				t.Errorf("%s can be queried for a row", stmt)
+			if err := tx.QueryRowContext(ctx, stmt).Err(); !errors.Is(err, sqlite3.AUTH) {
+				t.Errorf("%s, queried for a row = %v, want %v", stmt, err, sqlite3.AUTH)
 			}
 			_, err := tx.ExecContext(ctx, stmt)
 			return err
 		})
 		var failed *mcpreplay.EffectError
-		if !errors.As(err, &failed) || strings.Contains(failed.Error(), "syntax") {
+		if !errors.As(err, &failed) || !errors.Is(failed, sqlite3.AUTH) {
 			t.Errorf("%s: Apply() = %v, want an *EffectError that refuses it", stmt, err)
 		}
 	}
@@ -122,7 +124,6 @@ func TestEffectMayUseTheApplicationsTables(t *testing.T) {
 			"INSERT INTO added (op) VALUES ('op-effect')",
 			"ALTER TABLE added ADD COLUMN at INTEGER",
 			"CREATE TABLE passing (id INTEGER PRIMARY KEY AUTOINCREMENT)", "INSERT INTO passing DEFAULT VALUES", "DROP TABLE passing",
-			"CREATE TEMP TABLE scratch (x)", "INSERT INTO scratch VALUES (1)", "DROP TABLE scratch",
 		} {
 			if _, err := tx.ExecContext(ctx, stmt); err != nil {
 				t.Errorf("%s: %v", stmt, err)
@@ -167,8 +168,78 @@ func TestEffectMayNotResetTheSequence(t *testing.T) {
 	}
 }
 
-// TestLostTransactionNeverCommits: each effect makes SQLite roll the transaction
-// back and then goes on writing, which would commit statement by statement.
+// TestTriggerMayNotWriteLedgerForTheLedger: the ledger's own statement could fire
+// it, by a cascade, when no effect runs.
+func TestTriggerMayNotWriteLedgerForTheLedger(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s := verified(t, path, nil)
+	first := claim()
+	first.Result = &mcpreplay.Result{Body: []byte("round 1")}
+	rec, _, err := s.Begin(t.Context(), operation("op-victim"), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sly := []string{
+		"CREATE TABLE child (seq INTEGER REFERENCES mcpreplay_results (seq) ON DELETE CASCADE)",
+		"CREATE TRIGGER sly AFTER DELETE ON child BEGIN UPDATE mcpreplay_operations SET principal = 'mallory'; END",
+		fmt.Sprintf("INSERT INTO child VALUES (%d)", rec.Seq),
+	}
+	err = run(t, s, func(ctx context.Context, tx *sqlite.Tx) error {
+		for _, stmt := range sly {
+			if _, err := tx.ExecContext(ctx, stmt); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var failed *mcpreplay.EffectError
+	if !errors.As(err, &failed) || !errors.Is(err, sqlite3.AUTH) || !strings.Contains(err.Error(), "statement of the ledger's") {
+		t.Errorf("Apply() = %v, want an *EffectError that refuses the trigger", err)
+	}
+	meddle(t, path, strings.Join(sly, ";")) // as another program could
+	finish := mcpreplay.Change{
+		Key: rec.Key, Revision: rec.Revision, To: mcpreplay.StateApplied,
+		Result: &mcpreplay.Result{Digest: make([]byte, 32), Size: 1 << 20}, Event: mcpreplay.Event{Kind: mcpreplay.EventFinish},
+	}
+	if _, err := s.Advance(t.Context(), finish); !errors.Is(err, sqlite3.AUTH) {
+		t.Errorf("Advance() = %v, want %v", err, sqlite3.AUTH)
+	}
+	if n := query[int](t, path, "SELECT count(*) FROM mcpreplay_operations WHERE principal = 'mallory'"); n != 0 {
+		t.Errorf("a trigger changed %d records", n)
+	}
+	meddle(t, path, "DROP TRIGGER sly")
+	if _, err := s.Advance(t.Context(), finish); err != nil {
+		t.Errorf("Advance() without the trigger: %v", err)
+	}
+}
+
+// TestEffectMayNotTakeNamesOfTheLedger: the authorizer does not see the new name
+// of what is renamed.
+func TestEffectMayNotTakeNamesOfTheLedger(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	s := verified(t, path, nil)
+	rename := func(ctx context.Context, tx *sqlite.Tx) error {
+		_, err := tx.ExecContext(ctx, "ALTER TABLE once RENAME TO McpReplay_future")
+		return err
+	}
+	if failed := definite(t, s, path, run(t, s, rename)); !strings.Contains(failed.Error(), "name of the ledger's") {
+		t.Errorf("Apply() = %v, want it to say what is wrong", failed)
+	}
+	var failed *mcpreplay.EffectError
+	if err := s.Setup(t.Context(), rename); !errors.As(err, &failed) {
+		t.Errorf("Setup() = %v, want an *EffectError", err)
+	}
+	err := s.Setup(t.Context(), func(ctx context.Context, tx *sqlite.Tx) error {
+		_, err := tx.ExecContext(ctx, "ALTER TABLE once RENAME TO twice; ALTER TABLE twice RENAME TO once")
+		return err
+	})
+	if err != nil {
+		t.Errorf("Setup() = %v; other names may be given", err)
+	}
+}
+
 func TestEffectMayNotCallItsLedger(t *testing.T) {
 	t.Parallel()
 	s := verified(t, newPath(t), nil)
@@ -204,6 +275,20 @@ func TestEffectMayNotCallItsLedger(t *testing.T) {
 	})
 	if err != nil {
 		t.Errorf("Apply() = %v; another ledger may be called", err)
+	}
+	// Through another ledger it is the same one still, and would wait as well.
+	err = run(t, other, func(ctx context.Context, _ *sqlite.Tx) error {
+		_, _, err := s.Apply(ctx, operation("op-between"), func(ctx context.Context, _ *sqlite.Tx) (out mcpreplay.Outcome, err error) {
+			refused(ctx)
+			if _, err := other.Info(ctx); err == nil || !strings.Contains(err.Error(), "its own ledger") {
+				t.Errorf("Info through another ledger = %v, want an error that says so", err)
+			}
+			return out, nil
+		})
+		return err
+	})
+	if err != nil {
+		t.Errorf("Apply() within another ledger = %v", err)
 	}
 	_, err = s.View(t.Context(), known.Key, func(ctx context.Context, _ *sqlite.Tx, _ mcpreplay.Record) error {
 		refused(ctx)

@@ -12,15 +12,25 @@ import (
 )
 
 var (
-	errClosed   = errors.New("the store is closed")
-	errReadOnly = errors.New("the ledger was opened read-only")
-	errNested   = errors.New("an effect must not call its own ledger: it would wait for itself")
-	errGone     = errors.New("the ledger's file was deleted, moved or replaced while it was open; restart to use the one that is there now")
-	errBusy     = errors.New("another process held the write lock all the time")
-	errLost     = errors.New("the transaction was rolled back under the effect")
-	errEnded    = errors.New("the transaction has ended: its handle must not outlive the effect")
-	errSequence = errors.New("the effect changed the ledger's row of sqlite_sequence")
-	errGoexit   = errors.New("the effect ended its goroutine (runtime.Goexit)")
+	errClosed     = errors.New("the store is closed")
+	errReadOnly   = errors.New("the ledger was opened read-only")
+	errNested     = errors.New("an effect must not call its own ledger: it would wait for itself")
+	errGone       = errors.New("the ledger's file was deleted, moved or replaced while it was open; restart to use the one that is there now")
+	errLinked     = errors.New("its file has another name (a hard link), and whoever opens that one has a log of their own")
+	errIsDir      = fmt.Errorf("it is a directory: %w", sqlite3.CANTOPEN_ISDIR)
+	errBusy       = errors.New("another process held the write lock all the time")
+	errLost       = errors.New("the transaction was rolled back under the effect")
+	errEnded      = errors.New("the transaction has ended: its handle must not outlive the effect")
+	errNames      = errors.New("the effect gave something a name of the ledger's (mcpreplay_...)")
+	errHinders    = errors.New("the effect made a statement of the ledger's fail")
+	errNobody     = errors.New("it has the tables of a ledger and no identity")
+	errBehind     = errors.New("its sequence of positions is behind its events")
+	errVersion    = errors.New("it has tables of a ledger and no schema version")
+	errNoBegin    = errors.New("the transaction is the ledger's")
+	errRowsOpen   = errors.New("the statement's rows are still open: close them before it runs again")
+	errStmtClosed = errors.New("the statement is closed")
+	errSequence   = errors.New("the effect changed the ledger's row of sqlite_sequence")
+	errGoexit     = errors.New("the effect ended its goroutine (runtime.Goexit)")
 )
 
 // ledgerError is trouble with the ledger itself. It names the file, and says
@@ -65,6 +75,17 @@ func (s *Store) incompatible(why error, remedy string) error {
 	return &ledgerError{kind: mcpreplay.ErrIncompatible, file: s.path, remedy: remedy, err: why}
 }
 
+// damaged translates what shows that the file was a ledger of ours once: trying
+// again does not help.
+func (s *Store) damaged(err error) error {
+	switch {
+	case errors.Is(err, errNobody), errors.Is(err, errBehind), errors.Is(err, errVersion),
+		errors.Is(err, sqlite3.ERROR): // a table or column is missing
+		return s.incompatible(err, "restore it from a backup")
+	}
+	return err
+}
+
 func translated(err error) bool {
 	var (
 		ledger     *ledgerError
@@ -93,6 +114,7 @@ var remedies = []struct {
 }{
 	{context.Canceled, "nothing was written"},
 	{context.DeadlineExceeded, "nothing was written; try again, or allow more time"},
+	{errLinked, "remove the other name, or copy the file to a place of its own"},
 	{errBusy, "nothing was written; try again, or find the process that holds it"},
 	{sqlite3.FULL, "free space on its disk"},
 	{sqlite3.READONLY, "make the file and its directory writable for this user"},
@@ -103,7 +125,7 @@ var remedies = []struct {
 	{sqlite3.CANTOPEN_ISDIR, "name a file, not a directory"},
 	{fs.ErrNotExist, "create its directory, or name another file"},
 	{sqlite3.CANTOPEN, "check that its directory exists and that this user may write there"},
-	{sqlite3.IOERR, "check its disk"},
+	{sqlite3.IOERR, "check its disk: it may be full or failing"},
 	{sqlite3.BUSY, "try again, or find the process that holds it"},
 	{sqlite3.PROTOCOL, "use only one SQLite library for the file"},
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -267,6 +269,110 @@ func TestOpenWaitsForOthers(t *testing.T) {
 	apply(t, s, "op-after")
 }
 
-// TestReplacedFileIsNotAdopted: when the connections have to be opened again, it
-// is the ledger that counts and not the name of its file.
-// TestDamagedFile: whatever is wrong with the file, it is an error and no panic.
+// TestPanicDuringCommitIsUnknown: by then it may be on the disk.
+func TestPanicDuringCommitIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, op string }{{"as it writes", "write"}, {"as it syncs", "sync"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			d := newDisk(t, false)
+			s, err := openOn(t, d, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			apply(t, s, "op-before")
+			once := true
+			d.failing(func(op, file string) error {
+				if op == tt.op && file == "wal" && once {
+					once = false
+					panic("a fault of the disk")
+				}
+				return nil
+			})
+			_, started, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+			if started || !errors.Is(err, mcpreplay.ErrUnknown) || !strings.Contains(err.Error(), "a fault of the disk") {
+				t.Errorf("Apply() = started %v, %v; want %v", started, err, mcpreplay.ErrUnknown)
+			}
+			rec, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+			if err != nil || rec.State != mcpreplay.StateApplied {
+				t.Errorf("Apply() again = %s, %v; want applied", rec.State, err)
+			}
+			if n := halves(t, path); n != 0 {
+				t.Errorf("%d records have not exactly one effect", n)
+			}
+		})
+	}
+}
+
+// TestPanicDuringAnEffectGivesTheConnectionUp: nobody knows what state it is in.
+func TestPanicDuringAnEffectGivesTheConnectionUp(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	d := newDisk(t, false)
+	s, err := openOn(t, d, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, "op-before")
+	meddle(t, path, "INSERT INTO once VALUES ('x')") // makes everybody read again
+	var inEffect bool
+	d.failing(func(op, file string) error {
+		if inEffect && op == "read" {
+			inEffect = false
+			panic("a fault of the disk")
+		}
+		return nil
+	})
+	err = run(t, s, func(ctx context.Context, tx *sqlite.Tx) error {
+		inEffect = true
+		_, err := tx.ExecContext(ctx, "INSERT INTO once VALUES ('y')")
+		return err
+	})
+	var failed *mcpreplay.EffectError
+	if !errors.As(err, &failed) || !failed.Panic {
+		t.Errorf("Apply() = %v, want an *EffectError of a panic", err)
+	}
+	if n := d.opens(func() { apply(t, s, "op-effect") }); n != 1 {
+		t.Errorf("the file was opened %d times, want 1", n)
+	}
+}
+
+// ending is a logger that ends the goroutine, as a test's own does.
+type ending struct{ slog.Handler }
+
+func (ending) Enabled(context.Context, slog.Level) bool { return true }
+
+func (ending) Handle(context.Context, slog.Record) error {
+	runtime.Goexit()
+	return nil
+}
+
+// TestGoroutineThatEndsDuringCommitIsUnknown: the commit was sent, whoever ended
+// the goroutine then.
+func TestGoroutineThatEndsDuringCommitIsUnknown(t *testing.T) {
+	t.Parallel()
+	d := newDisk(t, false)
+	s, err := sqlite.OpenWeak(newPath(t), &sqlite.Options{Backend: "issues", Logger: slog.New(ending{})}, sqlite.Weak{VFS: d.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	setup(t, s)
+	d.failing(func(op, _ string) error {
+		if op == "sync" {
+			return sqlite3.IOERR_FSYNC
+		}
+		return nil
+	})
+	var failed *mcpreplay.EffectError
+	_, _, err = s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+	if !errors.Is(err, mcpreplay.ErrUnknown) || errors.As(err, &failed) {
+		t.Errorf("Apply() = %v, want %v", err, mcpreplay.ErrUnknown)
+	}
+	d.failing(nil)
+	rec, _, err := s.Apply(t.Context(), operation("op-lost"), effect("op-lost"))
+	if err != nil || rec.State != mcpreplay.StateApplied {
+		t.Errorf("Apply() again = %s, %v; want applied", rec.State, err)
+	}
+}

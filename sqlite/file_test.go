@@ -57,6 +57,8 @@ func TestFileThatVanishes(t *testing.T) {
 	}
 }
 
+// TestReplacedFileIsNotAdopted: when the connections have to be opened again, it
+// is the ledger that counts and not the name of its file.
 func TestReplacedFileIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -108,6 +110,7 @@ func TestReplacedFileIsNotAdopted(t *testing.T) {
 	}
 }
 
+// TestDamagedFile: whatever is wrong with the file, it is an error and no panic.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

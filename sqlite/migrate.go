@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strings"
 )
 
 //go:embed migrations/*.sql
@@ -27,11 +29,18 @@ var migrations = func() []string {
 	return texts
 }()
 
+// sqlNames are the names in the schema that are the ledger's.
+const sqlNames = `SELECT group_concat(name, ' ' ORDER BY name) FROM main.sqlite_schema
+WHERE lower(substr(name, 1, 10)) = 'mcpreplay_'`
+
 // version reads which version of the schema the file holds; 0 is none at all.
 func (s *Store) version(c *conn) (version int, err error) {
-	found, err := c.text("SELECT count(*) FROM main.sqlite_schema WHERE type = 'table' AND name = 'mcpreplay_schema'")
-	if err != nil || found == "0" {
+	names, err := c.text(sqlNames)
+	if err != nil || names == "" {
 		return 0, err
+	}
+	if !slices.Contains(strings.Fields(names), "mcpreplay_schema") {
+		return 0, s.damaged(errVersion)
 	}
 	st, _, err := c.raw.Prepare("SELECT coalesce(max(version), 0) FROM main.mcpreplay_schema")
 	if err != nil {
@@ -43,6 +52,9 @@ func (s *Store) version(c *conn) (version int, err error) {
 	}
 	if err := st.Err(); err != nil {
 		return 0, err
+	}
+	if version == 0 { // it was made together with the first
+		return 0, s.damaged(errVersion)
 	}
 	if version > len(migrations) {
 		return 0, s.incompatible(fmt.Errorf("it holds schema version %d, newer than the %d this program knows", version, len(migrations)),

@@ -6,10 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	mathrand "math/rand/v2"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -39,10 +37,11 @@ func open(path string, opts *Options, cfg config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path, err = filepath.Abs(path); err != nil {
-		return nil, err
-	}
 	s := &Store{path: path, opts: o, cfg: cfg, readers: newPool()}
+	if s.path, err = resolve(path); err != nil {
+		s.path = path
+		return nil, s.unavailable(err)
+	}
 	for deadline := time.Now().Add(openPatience); ; {
 		if err = s.start(); err == nil {
 			return s, nil
@@ -64,6 +63,9 @@ func (s *Store) start() error {
 		}
 	} else {
 		s.mode = s.readMode()
+	}
+	if fi, err := os.Stat(s.path); err == nil && fi.Mode().IsRegular() && links(fi) > 1 {
+		return s.incompatible(errLinked, remedy(errLinked))
 	}
 	c, err := s.dial()
 	if err != nil {
@@ -109,30 +111,16 @@ func (s *Store) readMode() string {
 	return "rw"
 }
 
-// create makes an empty file for the database, with its own mode: SQLite would
-// make it readable by everyone.
-func create(path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case err == nil && fi.IsDir():
-		return fmt.Errorf("it is a directory: %w", sqlite3.CANTOPEN_ISDIR)
-	case err == nil, !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil // another process was first
-	}
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
 // enter makes a fresh connection usable: it finds or makes the ledger. When the
 // ledger is there and current nothing is written and no lock is taken, so that
 // opening works while others write.
 func (s *Store) enter(c *conn) error {
+	if encoding, err := c.pragma("encoding"); err != nil {
+		return err
+	} else if encoding != "UTF-8" {
+		// Text that is not UTF-8 would not come back as it was written.
+		return s.incompatible(fmt.Errorf("its encoding is %s, not UTF-8", encoding), "copy its tables into a new file")
+	}
 	version, err := s.version(c)
 	if err != nil {
 		return err
@@ -156,7 +144,7 @@ func (s *Store) enter(c *conn) error {
 			return err
 		}
 	}
-	return c.ready(s.path)
+	return s.damaged(c.ready(s.path))
 }
 
 // connect opens a further connection to the ledger that was opened first.
@@ -175,7 +163,7 @@ func (s *Store) connect(reader bool) (*conn, error) {
 		err = s.harden(c, reader)
 	}
 	if err == nil {
-		err = c.ready(s.path)
+		err = s.damaged(c.ready(s.path))
 	}
 	if err != nil {
 		c.close()
@@ -184,19 +172,29 @@ func (s *Store) connect(reader bool) (*conn, error) {
 	return c, nil
 }
 
+// sqlBehind is whether a position could be used twice.
+const sqlBehind = `SELECT coalesce((SELECT max(position) FROM main.mcpreplay_events), 0) >
+  coalesce((SELECT seq FROM main.sqlite_sequence WHERE name = 'mcpreplay_events'), 0)`
+
 // identify checks that the ledger is the configured backend's, and the one that
 // was opened first.
 func (s *Store) identify(c *conn) error {
 	st, _, err := c.raw.Prepare("SELECT backend, instance FROM main.mcpreplay_ledger")
 	if err != nil {
-		return err
+		return s.damaged(err)
 	}
 	defer st.Close()
-	if !st.Step() {
-		if err := st.Err(); err != nil {
-			return err
-		}
-		return s.incompatible(errors.New("it has the tables of a ledger and no identity"), "restore it from a backup")
+	found := st.Step()
+	if err := st.Err(); err != nil {
+		return err
+	}
+	if !found || st.ColumnText(1) == "" {
+		return s.damaged(errNobody)
+	}
+	if behind, err := c.text(sqlBehind); err != nil {
+		return s.damaged(err)
+	} else if behind != "0" {
+		return s.damaged(errBehind)
 	}
 	if backend := st.ColumnText(0); backend != s.opts.Backend && s.opts.Backend != "" {
 		return s.incompatible(fmt.Errorf("it is the ledger of backend %q, not of %q", backend, s.opts.Backend),

@@ -62,7 +62,7 @@ func (s *Store) read(ctx context.Context, fn func(c *conn, info mcpreplay.Info) 
 		return s.unavailable(err)
 	}
 	err := s.snapshot(ctx, &c, fn)
-	keep = err == nil || translated(err) || busy(err)
+	keep = c != nil && !c.broken && (err == nil || translated(err) || busy(err))
 	if err != nil && ctx.Err() != nil && !translated(err) {
 		err = ctx.Err()
 	}

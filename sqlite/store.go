@@ -39,6 +39,9 @@ type Store struct {
 
 // Close waits for the transitions and reads that are running, and closes the
 // file. Later calls fail with mcpreplay.ErrUnavailable.
+//
+// It must not be called from inside an effect or a view: it would wait for
+// itself.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		if s.writer != nil {

@@ -103,17 +103,20 @@ func (w *writer) serve(r *request) {
 		if returned {
 			return
 		}
-		p := recover()
-		at := w.phase
-		w.abandon()
-		switch {
-		case p == nil:
-			r.done <- &mcpreplay.EffectError{Err: errGoexit, Panic: true}
-		case at == committing:
-			r.done <- w.s.unknown(fmt.Errorf("panic: %v", p))
-		default:
-			r.done <- w.s.unavailable(fmt.Errorf("panic: %v", p))
+		p, err := recover(), errGoexit
+		if p != nil {
+			err = fmt.Errorf("panic: %v", p)
 		}
+		switch {
+		case w.phase == committing: // nothing is definite any more
+			err = w.s.unknown(err)
+		case p == nil:
+			err = &mcpreplay.EffectError{Err: err, Panic: true}
+		default:
+			err = w.s.unavailable(err)
+		}
+		defer func() { r.done <- err }() // whatever closing the connection does
+		w.abandon()
 	}()
 	err := w.transact(r)
 	returned = true
@@ -131,16 +134,28 @@ func (w *writer) transact(r *request) error {
 		return w.s.unavailable(err)
 	}
 	w.phase = inside
+	// Not before: the file may have been replaced while the lock was waited for.
+	if err := w.conn.attached(); err != nil {
+		w.rollback(err)
+		return w.s.unavailable(err)
+	}
 	changed, err := r.run(r.ctx, w.conn)
 	if err != nil || !changed {
 		w.rollback(err)
 		return w.s.unavailable(err)
 	}
 	w.phase = committing
-	return w.commit()
+	if err := w.commit(); err != nil {
+		return err
+	}
+	// What went into a file that lost its name meanwhile will not be found.
+	if err := w.conn.attached(); err != nil && !errors.Is(err, errLinked) {
+		return w.s.unknown(err)
+	}
+	return nil
 }
 
-// ensure provides a connection to the file that the store was opened with.
+// ensure provides a connection.
 func (w *writer) ensure() error {
 	if w.conn == nil {
 		c, err := w.s.connect(false)
@@ -149,7 +164,7 @@ func (w *writer) ensure() error {
 		}
 		w.conn = c
 	}
-	return w.conn.attached()
+	return nil
 }
 
 // begin takes the write lock. This is the one statement that hears the request's
@@ -213,20 +228,27 @@ func (w *writer) rollback(err error) {
 			return
 		}
 	}
-	if err != nil && spoils(err) {
+	if c.broken || err != nil && spoils(err) {
 		w.abandon()
 	}
 }
 
 // abandon gives the connection up. Closing it ends its transaction.
 func (w *writer) abandon() {
-	if w.conn != nil {
-		if !w.conn.raw.GetAutocommit() {
-			w.conn.rollback.run(nil)
+	c := w.conn
+	if c == nil {
+		return
+	}
+	w.conn = nil
+	defer func() {
+		if p := recover(); p != nil {
+			w.s.opts.Logger.Error("close connection", "ledger", w.s.path, "panic", p)
 		}
-		if err := w.conn.close(); err != nil {
-			w.s.opts.Logger.Warn("close connection", "ledger", w.s.path, "error", err)
-		}
-		w.conn = nil
+	}()
+	if !c.raw.GetAutocommit() {
+		c.rollback.run(nil)
+	}
+	if err := c.close(); err != nil {
+		w.s.opts.Logger.Warn("close connection", "ledger", w.s.path, "error", err)
 	}
 }
