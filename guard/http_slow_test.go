@@ -19,7 +19,7 @@ import (
 
 // serveHTTP runs a guarded server on a loopback port. stop makes it drain and
 // returns what RunHTTP returned and how long it took.
-func serveHTTP(t *testing.T, f *fixture) (addr string, stop func() (error, time.Duration)) {
+func serveHTTP(t *testing.T, f *fixture) (addr string, stop func() (time.Duration, error)) {
 	t.Helper()
 	listening := make(chan string, 1)
 	o := &guard.HTTPOptions{Tokens: map[string]string{aliceToken: "alice"}, DrainTimeout: 20 * time.Second,
@@ -37,10 +37,11 @@ func serveHTTP(t *testing.T, f *fixture) (addr string, stop func() (error, time.
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	return addr, func() (error, time.Duration) {
+	return addr, func() (time.Duration, error) {
 		start := time.Now()
 		cancel()
-		return <-ended, time.Since(start)
+		err := <-ended
+		return time.Since(start), err
 	}
 }
 
@@ -70,7 +71,7 @@ func TestABodyThatNeverComesHoldsNothing(t *testing.T) {
 			t.Errorf("the connection is kept: %v", err)
 		}
 	}
-	if err, took := stop(); err != nil || took > 10*time.Second {
+	if took, err := stop(); err != nil || took > 10*time.Second {
 		t.Errorf("the server ended with %v after %v", err, took)
 	}
 }
@@ -149,7 +150,7 @@ func TestAClientThatDoesNotReadHoldsNothing(t *testing.T) {
 			break
 		}
 	}
-	if err, took := stop(); err != nil {
+	if took, err := stop(); err != nil {
 		t.Errorf("the server ended with %v after %v", err, took)
 	}
 }
