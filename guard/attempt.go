@@ -180,7 +180,7 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 	}
 	// Expired request state still names the request whose result is here: the
 	// deadlines of the record count, not the token's.
-	if err := a.compare(ctx, rec); err != nil {
+	if err := a.compare(rec); err != nil {
 		return nil, err
 	}
 	now := rec.Ledger.Time

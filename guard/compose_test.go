@@ -106,8 +106,11 @@ func TestARecordedEffectThatFailsIsLookedUp(t *testing.T) {
 	f := newFixture(t)
 	server := newServer()
 	g := f.guard(f.store, nil)
-	claims := false
+	claims, confirmed := false, true
 	guard.AddTool(g, server, payTool(), guard.Recorded(f.store, func(ctx context.Context, op *guard.Op, o mcpreplay.Operation, in payment, _ func(receipt) (mcpreplay.Result, error)) (mcpreplay.Record, bool, error) {
+		if !confirmed { // a recovery may still find the commit, so its absence proves nothing
+			return mcpreplay.Record{}, false, fmt.Errorf("begin: %w", mcpreplay.ErrUnknown)
+		}
 		if !claims {
 			return mcpreplay.Record{}, false, errors.New("the mail server is down")
 		}
@@ -133,6 +136,11 @@ func TestARecordedEffectThatFailsIsLookedUp(t *testing.T) {
 	res := mustCall(t, cs, "pay", `{"operation_id":"mail-1","amount":1}`)
 	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
 		t.Errorf("after a durable step: %s %s, want operation_unknown", text(res), said)
+	}
+	confirmed = false
+	res = mustCall(t, cs, "pay", `{"operation_id":"mail-2","amount":1}`)
+	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
+		t.Errorf("after a commit that was not confirmed: %s %s, want operation_unknown", text(res), said)
 	}
 }
 

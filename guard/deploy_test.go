@@ -119,31 +119,103 @@ func TestPastRetentionNothingSoundsUndone(t *testing.T) {
 	}
 }
 
-// The first continuation of two, repeated after the end, asks for the result: it
-// never asked to write.
-func TestARepeatOfAnEarlierRoundIsGivenTheResult(t *testing.T) {
+// The first continuation of two, repeated after the end, is a conflict: the record
+// knows the answers of all rounds together, so nobody can tell whether it brings
+// the one that was given. A first round is given the result.
+func TestARepeatOfAnEarlierRoundAfterTheEndIsAConflict(t *testing.T) {
 	f := newFixture(t)
 	server := newServer()
 	guard.AddTool(f.guard(f.store, nil), server, payTool(), guard.Ask(askTwice, guard.Atomic(f.store, pay)))
 	cs := connect(t, server, &mcp.ClientOptions{ElicitationHandler: elicit(new([]string)), MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}})
 	args := json.RawMessage(`{"operation_id":"pay-1","amount":1}`)
-	answer := func(asked *mcp.CallToolResult, name, field, value string) (*mcp.CallToolResult, error) {
-		return cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "pay", Arguments: args, RequestState: asked.RequestState,
-			InputResponses: mcp.InputResponseMap{name: &mcp.ElicitResult{Action: "accept", Content: map[string]any{field: value}}}})
-	}
 	first := mustCall(t, cs, "pay", string(args))
-	second, err := answer(first, "account", "name", "savings")
+	second, err := answered(t, cs, args, first, "account", "name", "savings")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := answer(second, "confirm", "word", "yes"); err != nil {
+	if _, err := answered(t, cs, args, second, "confirm", "word", "yes"); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := answer(first, "account", "name", "savings"); err != nil || !replayed(res) {
-		t.Errorf("the first continuation again: %+v, %v, want the result", res, err)
+	for _, value := range []string{"savings", "checking"} {
+		if _, err := answered(t, cs, args, first, "account", "name", value); reason(err) != "operation_conflict" {
+			t.Errorf("the first continuation again with %s: %v, want a conflict", value, err)
+		}
 	}
-	if _, err := answer(second, "confirm", "word", "no"); reason(err) != "operation_conflict" {
+	if _, err := answered(t, cs, args, second, "confirm", "word", "no"); reason(err) != "operation_conflict" {
 		t.Errorf("another last answer: %v, want a conflict", err)
+	}
+	if res := mustCall(t, cs, "pay", string(args)); !replayed(res) {
+		t.Errorf("a first round: %s, want the result", text(res))
+	}
+	if got := f.payments(""); got != "pay-1 | 1\n" {
+		t.Errorf("effects: %q", got)
+	}
+}
+
+// answered continues asked with one answer.
+func answered(t *testing.T, cs *mcp.ClientSession, args json.RawMessage, asked *mcp.CallToolResult, name, field string, value any) (*mcp.CallToolResult, error) {
+	t.Helper()
+	return cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "pay", Arguments: args, RequestState: asked.RequestState,
+		InputResponses: mcp.InputResponseMap{name: &mcp.ElicitResult{Action: "accept", Content: map[string]any{field: value}}}})
+}
+
+// An answer that makes the tool ask more is another answer, too, once the
+// operation is done.
+func TestAnotherAnswerIsAConflictThoughItWouldLeadToMoreQuestions(t *testing.T) {
+	f := newFixture(t)
+	server := newServer()
+	form := func(field, kind string) *mcp.ElicitParams {
+		return &mcp.ElicitParams{Message: field + "?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"` + field + `":{"type":"` + kind + `"}},"required":["` + field + `"]}`)}
+	}
+	guard.AddTool(f.guard(f.store, nil), server, payTool(), guard.Ask(func(_ context.Context, op *guard.Op, _ payment) (guard.Questions, error) {
+		asked := guard.Questions{"sum": form("n", "number")}
+		var sum struct{ N float64 }
+		if op.Answered("sum") {
+			if err := op.Answer("sum", &sum); err != nil {
+				return nil, err
+			}
+		}
+		if sum.N > 100 {
+			asked["confirm"] = form("word", "string")
+		}
+		return asked, nil
+	}, guard.Atomic(f.store, pay)))
+	cs := connect(t, server, &mcp.ClientOptions{ElicitationHandler: elicit(new([]string)), MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}})
+	args := json.RawMessage(`{"operation_id":"pay-1","amount":1}`)
+	asked := mustCall(t, cs, "pay", string(args))
+	for i := range 2 {
+		if res, err := answered(t, cs, args, asked, "sum", "n", 50); err != nil || replayed(res) != (i == 1) {
+			t.Fatalf("attempt %d: %+v, %v", i, res, err)
+		}
+	}
+	for _, n := range []int{60, 5000} {
+		if res, err := answered(t, cs, args, asked, "sum", "n", n); reason(err) != "operation_conflict" {
+			t.Errorf("%d instead of 50: %+v, %v, want a conflict", n, res, err)
+		}
+	}
+}
+
+// What a user agreed to is what the schema filled in when he was asked.
+func TestAnAnswerIsNotForDefaultsThatChangedSince(t *testing.T) {
+	f := newFixture(t)
+	raw := &mcp.ClientOptions{ElicitationHandler: elicit(new([]string)), MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}}
+	serve := func(currency string) *mcp.ClientSession {
+		server := newServer()
+		guard.AddTool(f.guard(f.store, nil), server, withDefault(currency), guard.Ask(askFor("confirm"), guard.Atomic(f.store, pay)))
+		return connect(t, server, raw)
+	}
+	euros, dollars := serve("EUR"), serve("USD")
+	done, open := json.RawMessage(`{"operation_id":"pay-1","amount":1}`), json.RawMessage(`{"operation_id":"pay-2","amount":2}`)
+	asked := mustCall(t, euros, "pay", string(done))
+	if _, err := answered(t, euros, done, asked, "confirm", "x", "yes"); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := answered(t, dollars, done, asked, "confirm", "x", "yes"); err != nil || !replayed(res) {
+		t.Errorf("a repeat over the deploy: %+v, %v, want the result", res, err)
+	}
+	pending := mustCall(t, euros, "pay", string(open))
+	if _, err := answered(t, dollars, open, pending, "confirm", "x", "yes"); reason(err) != "invalid_request_state" {
+		t.Errorf("an answer about euros, for dollars: %v, want a refusal", err)
 	}
 	if got := f.payments(""); got != "pay-1 | 1\n" {
 		t.Errorf("effects: %q", got)

@@ -134,7 +134,7 @@ func Recorded[In, Out any](s mcpreplay.Store, fn func(ctx context.Context, op *O
 // so, unless it is the store's own.
 func definite(err error) error {
 	var effect *mcpreplay.EffectError
-	if errors.As(err, &effect) || storeError(err) {
+	if errors.As(err, &effect) || storeError(err) || errors.Is(err, mcpreplay.ErrUnknown) {
 		return err
 	}
 	return &mcpreplay.EffectError{Err: err}
@@ -175,8 +175,7 @@ func Choose[In, Out any](pick func(In) string, of map[string]Effect[In, Out]) Ef
 // answered, those of an effect that asks already included. q is called in every
 // round, with the answers so far; it returns what it wants to know by then, and
 // the questions already answered do not count. It must have no effect of its own
-// and should depend on nothing but its inputs: it is also called to find out
-// whether a repeat belongs to an earlier round.
+// and should depend on nothing but its inputs.
 func Ask[In, Out any](q func(ctx context.Context, op *Op, in In) (Questions, error), e Effect[In, Out]) Effect[In, Out] {
 	inner := e.ask
 	e.ask = func(ctx context.Context, op *Op, in In) (Questions, error) {

@@ -174,6 +174,9 @@ func (g *Guard) admit(c claims, a *attempt, ledger mcpreplay.Info) error {
 		return stateError("issued in the future")
 	case c.ExpiresAt <= now:
 		return errExpired
+	case c.Round > 0 && c.Arguments != argumentsDigest(a.canonical):
+		// The user was asked about what the schema then filled in.
+		return fmt.Errorf("%w: the defaults have changed since the question", errExpired)
 	}
 	return nil
 }
