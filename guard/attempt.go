@@ -26,7 +26,6 @@ type attempt struct {
 	args      []byte // as the effect decodes them
 	canonical []byte // canonical form of normal
 	asSent    []byte // canonical form before defaults were filled in
-	given     bool   // the caller named the operation
 
 	claims  *claims // of the request state, if there was one
 	plain   string  // its plaintext, which a continuation is bound by
@@ -137,7 +136,6 @@ func (a *attempt) takeID(fromArguments string) error {
 		}
 		a.op.ID = id
 	}
-	a.given = a.op.ID != ""
 	return nil
 }
 
