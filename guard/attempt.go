@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"mcpreplay"
@@ -38,24 +37,23 @@ type attempt struct {
 
 // call makes the checks, each before any effect, and then either replays, asks,
 // refuses or lets the effect run.
-func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (res *mcp.CallToolResult, err error) {
+func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	a := &attempt{g: g, tool: t, req: req, op: &Op{}}
-	defer func() {
-		if p := recover(); p != nil {
-			g.opts.Logger.Error("panicked", "tool", t.name, "operation", a.op.ID, "panic", p, "stack", string(debug.Stack()))
-			if a.op.sent {
-				res, err = a.unknown(fmt.Errorf("panic: %v", p)), nil
-			} else {
-				res, err = a.effectFailed(&mcpreplay.EffectError{Err: fmt.Errorf("panic: %v", p), Panic: true})
-			}
+	res, err := apart(func() (*mcp.CallToolResult, error) { return a.answer(ctx) })
+	var crashed *crash
+	if errors.As(err, &crashed) {
+		g.opts.Logger.Error("crashed", "tool", t.name, "operation", a.op.ID, "error", crashed, "stack", string(crashed.stack))
+		if a.op.sent {
+			return a.unknown(crashed), nil
 		}
-		var refused *refusal
-		if errors.As(err, &refused) {
-			g.opts.Logger.Info("refused", "tool", t.name, "operation", refused.operation, "reason", refused.reason, "why", refused.why)
-			err = refused.wire()
-		}
-	}()
-	return a.answer(ctx)
+		res, err = a.effectFailed(&mcpreplay.EffectError{Err: crashed, Panic: true})
+	}
+	var refused *refusal
+	if errors.As(err, &refused) {
+		g.opts.Logger.Info("refused", "tool", t.name, "operation", refused.operation, "reason", refused.reason, "why", refused.why)
+		return nil, refused.wire()
+	}
+	return res, err
 }
 
 func (a *attempt) answer(ctx context.Context) (*mcp.CallToolResult, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -266,6 +267,48 @@ func TestAStuckLookIsNotWaitedForForever(t *testing.T) {
 	close(release)
 	for range 4 {
 		<-looks
+	}
+}
+
+// Even runtime.Goexit, in whatever is the author's, leaves no call without its
+// reply.
+func TestCodeThatEndsItsGoroutineIsAnswered(t *testing.T) {
+	f := newFixture(t)
+	server := newServer()
+	g := f.guard(f.store, nil)
+	guard.AddTool(g, server, payTool(), guard.Check(f.store, func(context.Context, *sqlite.Tx, mcpreplay.Record) (bool, error) {
+		runtime.Goexit()
+		return true, nil
+	}, guard.Atomic(f.store, pay)))
+	asking := payTool()
+	asking.Name = "ask"
+	guard.AddTool(g, server, asking, guard.Ask(func(context.Context, *guard.Op, payment) (guard.Questions, error) {
+		runtime.Goexit()
+		return nil, nil
+	}, guard.Atomic(f.store, pay)))
+	recording := payTool()
+	recording.Name = "record"
+	guard.AddTool(g, server, recording, guard.Recorded(f.store, func(ctx context.Context, _ *guard.Op, _ mcpreplay.Operation, _ payment, _ func(receipt) (mcpreplay.Result, error)) (mcpreplay.Record, bool, error) {
+		runtime.Goexit()
+		return mcpreplay.Record{}, false, nil
+	}))
+	g.Install(server)
+	cs := connect(t, server, nil)
+	mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":1}`)
+	for range 6 { // more often than there are readers
+		if _, err := call(cs, "get_operation_status", `{"operation_id":"pay-1"}`, nil); err == nil || !strings.Contains(err.Error(), "internal error") {
+			t.Fatalf("a look: %v, want an internal error", err)
+		}
+	}
+	if res := mustCall(t, cs, "ask", `{"operation_id":"pay-2","amount":1}`); !res.IsError || text(res) != "The tool failed inside. Nothing was done." {
+		t.Errorf("a question: %s", text(res))
+	}
+	res := mustCall(t, cs, "record", `{"operation_id":"pay-3","amount":1}`)
+	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
+		t.Errorf("an effect that keeps its own record: %s", text(res))
+	}
+	if res := mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":1}`); !replayed(res) {
+		t.Errorf("afterwards: %s", text(res))
 	}
 }
 

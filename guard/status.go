@@ -143,7 +143,7 @@ func (g *Guard) addReader(server *mcp.Server, t *mcp.Tool, answer func(ctx conte
 		if err != nil {
 			return nil, (&refusal{reason: mcpreplay.ReasonArguments, detail: err.Error(), why: err}).wire()
 		}
-		v, err := answer(ctx, principal, args)
+		v, err := apart(func() (any, error) { return answer(ctx, principal, args) })
 		if err != nil {
 			return nil, g.refused(t.Name, err)
 		}
