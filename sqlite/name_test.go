@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,19 @@ func TestFileThatVanishesUnderTheEffect(t *testing.T) {
 	}
 }
 
+// beginning tells when the writer, which is past all its checks by then, asks how
+// long it may wait for the lock.
+type beginning struct {
+	context.Context
+	once    sync.Once
+	reached chan struct{}
+}
+
+func (b *beginning) Deadline() (time.Time, bool) {
+	b.once.Do(func() { close(b.reached) })
+	return time.Now().Add(time.Minute), true
+}
+
 // TestFileReplacedWhileWaiting is a restore by another process that holds the
 // lock: the one who waits for it must not write into what was there before, nor
 // take the new log away when it closes.
@@ -43,15 +57,16 @@ func TestFileReplacedWhileWaiting(t *testing.T) {
 	apply(t, s, "op-before")
 	meddle(t, path, "VACUUM INTO '"+backup+"'")
 	unlock := lock(t, path)
+	waiting := &beginning{Context: context.Background(), reached: make(chan struct{})}
 	done := make(chan error)
 	go func() {
-		_, _, err := s.Apply(context.Background(), operation("op-late"), func(context.Context, *sqlite.Tx) (out mcpreplay.Outcome, err error) {
+		_, _, err := s.Apply(waiting, operation("op-late"), func(context.Context, *sqlite.Tx) (out mcpreplay.Outcome, err error) {
 			t.Error("the effect ran")
 			return out, nil
 		})
 		done <- err
 	}()
-	time.Sleep(50 * time.Millisecond) // long enough to be at BEGIN; if not, it is refused anyway
+	<-waiting.reached
 	if err := errors.Join(os.Rename(backup, path), os.Remove(path+"-wal"), os.Remove(path+"-shm")); err != nil {
 		t.Fatal(err)
 	}
