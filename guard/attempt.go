@@ -31,7 +31,7 @@ type attempt struct {
 	answers answers // all rounds so far
 
 	ledger mcpreplay.Info // as of the look-up
-	stale  error          // the request state has expired, and is good in all else
+	stale  error          // the request state was good once, and is no longer
 	past   bool           // there is a record, and its retention has passed
 }
 
@@ -158,7 +158,7 @@ func (a *attempt) lookup(ctx context.Context) (mcpreplay.Record, error) {
 	a.ledger = rec.Ledger
 	if a.claims != nil {
 		a.stale = a.g.admit(*a.claims, a, rec.Ledger)
-		if a.stale != nil && !errors.Is(a.stale, errExpired) {
+		if a.stale != nil && !errors.Is(a.stale, errStale) {
 			return rec, a.refuse(mcpreplay.ReasonRequestState, a.stale)
 		}
 		if err := a.readAnswers(); err != nil {
@@ -174,7 +174,7 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 	if rec.Fenced {
 		return nil, a.refuse(mcpreplay.ReasonFenced, nil)
 	}
-	// Expired request state still names the request whose result is here: the
+	// Stale request state still names the request whose result is here: the
 	// deadlines of the record count, not the token's.
 	if err := a.compare(rec); err != nil {
 		return nil, err

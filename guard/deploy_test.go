@@ -221,3 +221,35 @@ func TestAnAnswerIsNotForDefaultsThatChangedSince(t *testing.T) {
 		t.Errorf("effects: %q", got)
 	}
 }
+
+// State of an earlier version is not for this one. If its operation has happened,
+// the client hears of a conflict: told to start over, one that never chose an id
+// would do the work again.
+func TestAContinuationOfAnEarlierVersion(t *testing.T) {
+	f := newFixture(t)
+	raw := &mcp.ClientOptions{MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true}}
+	serve := func(version string) *mcp.ClientSession {
+		server := newServer()
+		guard.AddTool(f.guard(f.store, nil), server, payTool(), guard.Version(version, guard.Atomic(f.store, pay)))
+		return connect(t, server, raw)
+	}
+	first, second := serve("1"), serve("2")
+	send := func(cs *mcp.ClientSession, args, state string) (*mcp.CallToolResult, error) {
+		return cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "pay", Arguments: json.RawMessage(args), RequestState: state})
+	}
+	done := mustCall(t, first, "pay", `{"amount":1}`).RequestState
+	open := mustCall(t, first, "pay", `{"amount":2}`).RequestState
+	if _, err := send(first, `{"amount":1}`, done); err != nil {
+		t.Fatal(err)
+	}
+
+	if res, err := send(second, `{"amount":1}`, done); reason(err) != "operation_conflict" {
+		t.Errorf("the state of what happened: %+v, %v, want a conflict", res, err)
+	}
+	if res, err := send(second, `{"amount":2}`, open); reason(err) != "invalid_request_state" {
+		t.Errorf("the state of what never happened: %+v, %v, want a refusal", res, err)
+	}
+	if n := strings.Count(f.payments(""), "\n"); n != 1 {
+		t.Errorf("%d effects, want 1:\n%s", n, f.payments(""))
+	}
+}

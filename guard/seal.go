@@ -60,8 +60,9 @@ type claims struct {
 
 var errState = errors.New("request state")
 
-// errExpired is the one fault of request state that lets a record be found.
-var errExpired = stateError("expired")
+// errStale is the one fault of request state that lets a record be found: it was
+// good for this request once, and time or a deploy has passed since.
+var errStale = fmt.Errorf("%w is stale", errState)
 
 // stateError is why request state was refused. It is for the log: the wire says
 // the same of all of them.
@@ -164,7 +165,7 @@ func (g *Guard) admit(c claims, a *attempt, ledger mcpreplay.Info) error {
 		return stateError("for another server or backend")
 	case c.Instance != ledger.Instance || c.Incarnation != ledger.Incarnation:
 		return stateError("for another ledger")
-	case c.Method != methodCall || c.Tool != a.tool.name || c.ToolVersion != a.tool.version:
+	case c.Method != methodCall || c.Tool != a.tool.name:
 		return stateError("for another tool")
 	case c.Principal != a.op.Principal:
 		return stateError("for another principal")
@@ -173,10 +174,12 @@ func (g *Guard) admit(c claims, a *attempt, ledger mcpreplay.Info) error {
 	case c.IssuedAt > now+maxSkew.Microseconds():
 		return stateError("issued in the future")
 	case c.ExpiresAt <= now:
-		return errExpired
+		return fmt.Errorf("%w: expired", errStale)
+	case c.ToolVersion != a.tool.version:
+		return fmt.Errorf("%w: for another version of the tool", errStale)
 	case c.Round > 0 && c.Arguments != argumentsDigest(a.canonical):
 		// The user was asked about what the schema then filled in.
-		return fmt.Errorf("%w: the defaults have changed since the question", errExpired)
+		return fmt.Errorf("%w: the defaults have changed since the question", errStale)
 	}
 	return nil
 }
