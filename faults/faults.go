@@ -1,120 +1,125 @@
-// Package faults ends the process at a named point of the write path. It does so
-// only by wrapping the seam between a guard and its store, so production code has
-// no switch for it.
+// Package faults makes things go wrong at a named point of the write path. It does
+// so only by wrapping the seam between a guard and its store, so production code
+// has no switch for it.
 package faults
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
+)
 
-	"mcpreplay"
+// Fault is what happens where. It happens once.
+type Fault struct {
+	Action Action
+	Point  Point
+	Write  int // of the points that count writes: which one, from 1
+}
+
+// Action is what a fault does at its point. The names are stable.
+type Action string
+
+// The actions.
+const (
+	Exit  Action = "exit"  // the process ends, with the point's code
+	Fail  Action = "error" // the effect or, outside it, the store returns an error
+	Panic Action = "panic" // the effect panics
+	Hold  Action = "hold"  // it waits until it may go on
 )
 
 // Point names a moment of the write path. The names are stable.
 type Point string
 
-// The points, and the exit code each ends the process with.
+// The points. An operation of one transaction reaches the first five; one of
+// several reaches AfterLedgerInsert when its claim is committed, AfterIssueInsert
+// in its first step before that is committed, and AfterCommit when its outcome is.
 const (
-	// DropAfterCommit: the first outcome is committed, its reply is not sent.
-	DropAfterCommit Point = "drop-after-commit"
-	// ExitAfterLedgerInsert: the record of an atomic effect is inserted, the
-	// effect has not run, nothing is committed.
-	ExitAfterLedgerInsert Point = "exit-after-ledger-insert"
-	// ExitAfterIssueInsert: an atomic effect has run, nothing is committed.
-	ExitAfterIssueInsert Point = "exit-after-issue-insert"
-	// ExitAfterPartialFirstCommit: the first step of several is committed.
-	ExitAfterPartialFirstCommit Point = "exit-after-partial-first-commit"
+	BeforeWrite       Point = "before-write"        // every check is made, the store is not asked yet
+	AfterLedgerInsert Point = "after-ledger-insert" // the record is inserted, no effect has run
+	AfterIssueInsert  Point = "after-issue-insert"  // the effect has run and is not committed
+	AfterCommit       Point = "after-commit"        // the outcome is committed, its reply is not sent
+	AfterRollback     Point = "after-rollback"      // the effect failed and is rolled back, and nobody was told
+
+	AfterPartialFirstCommit Point = "after-partial-first-commit" // the first step of several is committed
+
+	// InWrite and AfterWrite count the transactions of an operation, such as
+	// in-write-4: before it is committed, and after.
+	InWrite    Point = "in-write"
+	AfterWrite Point = "after-write"
 )
 
+// codes are what the process exits with. They are stable.
 var codes = map[Point]int{
-	DropAfterCommit:             70,
-	ExitAfterLedgerInsert:       71,
-	ExitAfterIssueInsert:        72,
-	ExitAfterPartialFirstCommit: 73,
+	AfterCommit:             70,
+	AfterLedgerInsert:       71,
+	AfterIssueInsert:        72,
+	AfterPartialFirstCommit: 73,
+	AfterRollback:           74,
+	BeforeWrite:             75,
+	InWrite:                 76,
+	AfterWrite:              77,
 }
 
-// Parse returns the point of that name. An unknown name is an error: a misspelt
-// fault that is never injected would pass for a fault survived.
-func Parse(name string) (Point, error) {
-	if _, ok := codes[Point(name)]; ok {
-		return Point(name), nil
+// within are the points inside an effect.
+var within = map[Point]bool{AfterLedgerInsert: true, AfterIssueInsert: true, InWrite: true}
+
+// DropAfterCommit is the name that exit-after-commit has had for longest: the reply
+// is dropped after the commit.
+const DropAfterCommit = "drop-after-commit"
+
+// Code is the exit code of a fault that ends the process.
+func (f Fault) Code() int { return codes[f.Point] }
+
+func (f Fault) String() string {
+	name := string(f.Action) + "-" + string(f.Point)
+	if f.Write > 0 {
+		name += "-" + strconv.Itoa(f.Write)
 	}
-	names := slices.Sorted(maps.Keys(codes))
-	known := make([]string, len(names))
-	for i, n := range names {
-		known[i] = string(n)
+	return name
+}
+
+// Parse reads a fault: an action and a point, such as hold-before-write. An unknown
+// name is an error: a misspelt fault that is never injected would pass for a fault
+// survived.
+func Parse(name string) (Fault, error) {
+	text := name
+	if text == DropAfterCommit {
+		text = string(Exit) + "-" + string(AfterCommit)
 	}
-	return "", fmt.Errorf("unknown fault point %q; the points are %s", name, strings.Join(known, ", "))
-}
-
-// Wrap returns s with the fault at p. exit is called with the point's code, once,
-// and must not return: os.Exit.
-func Wrap[Tx any](s mcpreplay.Applier[Tx], p Point, exit func(code int)) mcpreplay.Applier[Tx] {
-	w := &store[Tx]{Applier: s, point: p}
-	w.exit = sync.OnceFunc(func() { exit(codes[p]) })
-	return w
-}
-
-type store[Tx any] struct {
-	mcpreplay.Applier[Tx]
-	point Point
-	exit  func()
-}
-
-func (s *store[Tx]) at(p Point) {
-	if s.point == p {
-		s.exit()
-	}
-}
-
-func (s *store[Tx]) Apply(ctx context.Context, op mcpreplay.Operation, effect func(context.Context, Tx) (mcpreplay.Outcome, error)) (mcpreplay.Record, bool, error) {
-	rec, started, err := s.Applier.Apply(ctx, op, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
-		s.at(ExitAfterLedgerInsert)
-		out, err := effect(ctx, tx)
-		if err == nil {
-			s.at(ExitAfterIssueInsert)
+	action, point, _ := strings.Cut(text, "-")
+	f := Fault{Action: Action(action), Point: Point(point)}
+	for _, counting := range []Point{InWrite, AfterWrite} {
+		if n, ok := strings.CutPrefix(point, string(counting)+"-"); ok {
+			f.Point = counting
+			if f.Write, _ = strconv.Atoi(n); f.Write < 1 || strconv.Itoa(f.Write) != n {
+				return Fault{}, fmt.Errorf("fault %q counts no write", name)
+			}
 		}
-		return out, err
-	})
-	if err == nil && started {
-		s.at(DropAfterCommit)
 	}
-	return rec, started, err
+	_, known := codes[f.Point]
+	counts := f.Point == InWrite || f.Point == AfterWrite
+	if !known || counts != (f.Write > 0) || !slices.Contains([]Action{Exit, Fail, Panic, Hold}, f.Action) {
+		return Fault{}, fmt.Errorf("unknown fault %q; a fault is %s, or exit, error, panic or hold, then - and one of %s", name, DropAfterCommit, points())
+	}
+	switch {
+	case f.Action == Panic && !within[f.Point]:
+		return Fault{}, fmt.Errorf("fault %q: only an effect panics, at after-ledger-insert, after-issue-insert or in-write-N", name)
+	case f.Action == Fail && (f.Point == AfterRollback || f.Point == AfterPartialFirstCommit || f.Point == AfterWrite):
+		return Fault{}, fmt.Errorf("fault %q: there is nothing to fail there", name)
+	}
+	return f, nil
 }
 
-func (s *store[Tx]) Begin(ctx context.Context, op mcpreplay.Operation, first mcpreplay.Change) (mcpreplay.Record, bool, error) {
-	rec, started, err := s.Applier.Begin(ctx, op, first)
-	if err == nil && started && rec.State.Final() { // a decline or a fence
-		s.at(DropAfterCommit)
+func points() string {
+	var names []string
+	for _, p := range slices.Sorted(maps.Keys(codes)) {
+		name := string(p)
+		if p == InWrite || p == AfterWrite {
+			name += "-N"
+		}
+		names = append(names, name)
 	}
-	return rec, started, err
-}
-
-func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect func(context.Context, Tx, *mcpreplay.Change) error) (mcpreplay.Record, error) {
-	rec, err := s.Applier.ApplyStep(ctx, c, effect)
-	if err == nil {
-		s.committed(rec)
-	}
-	return rec, err
-}
-
-func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
-	rec, err := s.Applier.Advance(ctx, c)
-	if err == nil {
-		s.committed(rec)
-	}
-	return rec, err
-}
-
-// committed is where a step or the outcome of several is durable.
-func (s *store[Tx]) committed(rec mcpreplay.Record) {
-	if rec.State.Final() {
-		s.at(DropAfterCommit)
-		return
-	}
-	s.at(ExitAfterPartialFirstCommit)
+	return strings.Join(names, ", ")
 }
