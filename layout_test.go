@@ -24,16 +24,17 @@ import (
 // mayImport is the whole layering rule: for each package, which packages of this
 // module its code, tests aside, may import. A package that is not listed fails.
 var mayImport = map[string][]string{
-	".":               {},
-	"sqlite":          {"."},
-	"storetest":       {"."},
-	"faults":          {"."},
-	"guard":           {"."},
-	"consumer":        {"."},
-	"internal/issues": {".", "guard", "sqlite"},
-	"internal/lab":    {".", "consumer", "faults", "guard", "internal/issues", "sqlite"},
-	"examples/notes":  {".", "guard", "sqlite"},
-	"cmd/mcpreplay":   {".", "consumer", "guard", "internal/issues", "internal/lab", "sqlite"},
+	".":                 {},
+	"sqlite":            {"."},
+	"storetest":         {"."},
+	"faults":            {"."},
+	"guard":             {"."},
+	"consumer":          {"."},
+	"internal/issues":   {".", "guard", "sqlite"},
+	"internal/evidence": {".", "sqlite"},
+	"internal/lab":      {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
+	"examples/notes":    {".", "guard", "sqlite"},
+	"cmd/mcpreplay":     {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "internal/lab", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests
@@ -42,7 +43,7 @@ var mayBeIn = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "examples/notes", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":        {"guard"},
 	"github.com/segmentio/encoding":          {"guard"},
-	"github.com/ncruces/go-sqlite3":          {"sqlite"},
+	"github.com/ncruces/go-sqlite3":          {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
 	"github.com/spf13/cobra":                 {"cmd/mcpreplay"},
 	"github.com/google/go-cmp":               {"storetest"},
 	"github.com/anishathalye/porcupine":      {"storetest"},
