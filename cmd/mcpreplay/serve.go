@@ -133,6 +133,9 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
 	}
 	server := issues.NewServer(g, wrapped, buildVersion())
+	if lab != nil && lab.unguarded {
+		server = lab.control(store)
+	}
 	if httpOptions != nil {
 		return serveHTTP(ctx, f.http, server, httpOptions)
 	}

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"mcpreplay"
+	"mcpreplay/internal/evidence"
+	"mcpreplay/internal/lab"
 
 	"github.com/spf13/cobra"
 )
@@ -37,49 +41,109 @@ func newVerify(e *env) *cobra.Command {
 	var ledger string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "verify --ledger sqlite:PATH",
-		Short: "Prove a ledger consistent",
-		Long: `Checks every record of the ledger against its history and all of them against
-each other. It only reads, and may run while servers write.
-
-An operation in progress that has no live owner is counted and is no finding: its
+		Use:   "verify PATH | verify --ledger sqlite:PATH",
+		Short: "Prove a ledger consistent, or recheck the evidence of an attempt",
+		Long: `Of a ledger, which is a file, checks every record against its history and all of
+them against each other. It only reads, and may run while servers write. An
+operation in progress that has no live owner is counted and is no finding: its
 outcome is unknown, which is no fault of the ledger.
 
-Exit code 0 says that the ledger is consistent, 1 that there are findings.`,
-		Example: `  mcpreplay verify --ledger sqlite:issues.db`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return misused("verify a ledger with --ledger sqlite:PATH", "a directory of evidence cannot be verified by this version")
+Of an attempt of the lab, which is a directory, checks that nothing is missing,
+added or changed, and derives every fact again from the transcripts and databases
+alone. It starts nothing, follows no link, and changes nothing.
+
+Exit code 0 says that there is nothing wrong, 1 that there is.`,
+		Example: `  mcpreplay verify --ledger sqlite:issues.db
+  mcpreplay verify attempt`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return proveLedger(cmd.Context(), e, ledger, asJSON)
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := openReadOnly(ledger)
-			if err != nil {
-				return err
+			if ledger != "" {
+				return misused("verify one of them", "both a path and --ledger are given")
 			}
-			defer s.Close()
-			v, err := verifyLedger(cmd.Context(), s)
-			if err != nil {
-				return failed(err, "")
+			info, err := os.Stat(args[0])
+			switch {
+			case err != nil:
+				return failed(err, "name a ledger's file, or the directory of an attempt")
+			case info.IsDir():
+				return verifyAttempt(cmd.Context(), e, args[0], asJSON)
 			}
-			if asJSON {
-				err = printJSON(e.stdout, v)
-			} else {
-				err = v.print(e.stdout)
-			}
-			if err != nil {
-				return failed(err, "")
-			}
-			if !v.Consistent {
-				return failed(fmt.Errorf("the ledger is not consistent: %s", count(len(v.Findings), "finding")), "stop writing to it, keep a copy, and restore it from a backup")
-			}
-			return nil
+			return proveLedger(cmd.Context(), e, "sqlite:"+args[0], asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func proveLedger(ctx context.Context, e *env, ledger string, asJSON bool) error {
+	s, err := openReadOnly(ledger)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	v, err := verifyLedger(ctx, s)
+	if err != nil {
+		return failed(err, "")
+	}
+	if asJSON {
+		err = printJSON(e.stdout, v)
+	} else {
+		err = v.print(e.stdout)
+	}
+	if err != nil {
+		return failed(err, "")
+	}
+	if !v.Consistent {
+		return failed(fmt.Errorf("the ledger is not consistent: %s", count(len(v.Findings), "finding")), "stop writing to it, keep a copy, and restore it from a backup")
+	}
+	return nil
+}
+
+// attemptView is what verify tells of an attempt. Its members are a contract:
+// docs/cli.md.
+type attemptView struct {
+	Attempt  string `json:"attempt"`
+	Verified bool   `json:"verified"`
+	evidence.Report
+}
+
+func verifyAttempt(ctx context.Context, e *env, dir string, asJSON bool) error {
+	r, err := evidence.Verify(ctx, dir, lab.Cells())
+	if err != nil {
+		return failed(err, "name the directory of an attempt")
+	}
+	v := attemptView{Attempt: dir, Verified: len(r.Problems) == 0, Report: r}
+	if asJSON {
+		err = printJSON(e.stdout, v)
+	} else {
+		err = v.print(e.stdout)
+	}
+	switch {
+	case err != nil:
+		return failed(err, "")
+	case !v.Verified:
+		return failed(fmt.Errorf("the evidence does not hold: %s", count(len(r.Problems), "problem")), "")
+	case !r.Summary.Good():
+		return failed(errors.New("the evidence holds, and it is of an attempt that did not pass"), "")
+	}
+	return nil
+}
+
+func (v attemptView) print(w io.Writer) error {
+	verdict := "verified"
+	if !v.Verified {
+		verdict = fmt.Sprintf("NOT verified: %s", count(len(v.Problems), "problem"))
+	}
+	_, err := fmt.Fprintf(w, "%s\ninventory  %s\n%s\n", sumText(v.Summary), v.Inventory, verdict)
+	for _, p := range v.Problems {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  %s  %s: %s\n", plain(p.File), p.Rule, plain(p.Detail))
+		}
+	}
+	return err
 }
 
 func verifyLedger(ctx context.Context, s mcpreplay.Store) (*verifyView, error) {

@@ -14,6 +14,7 @@ import (
 	"mcpreplay"
 	"mcpreplay/consumer"
 	"mcpreplay/faults"
+	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/issues"
 	"mcpreplay/sqlite"
 
@@ -81,6 +82,7 @@ type Demo struct {
 	consumer *consumer.Consumer
 	intent   consumer.Intent
 	journal  *lastRequest
+	clock    *evidence.Clock
 	summary  Summary
 }
 
@@ -103,6 +105,7 @@ func (d *Demo) Run(ctx context.Context) (Summary, error) {
 	if err := os.Mkdir(d.Dir, 0o755); err != nil {
 		return Summary{}, err
 	}
+	d.clock = evidence.NewClock()
 	d.journal = &lastRequest{MemoryJournal: consumer.NewMemoryJournal()}
 	d.consumer = consumer.New(&consumer.Options{Journal: d.journal})
 	arguments, err := json.Marshal(map[string]string{"operation_id": demoOperation, "title": demoTitle})
@@ -124,16 +127,19 @@ func (d *Demo) Run(ctx context.Context) (Summary, error) {
 
 func (d *Demo) tell(format string, args ...any) { fmt.Fprintf(d.Story, format+"\n", args...) }
 
-func (d *Demo) database() string        { return filepath.Join(d.Dir, "store.sqlite3") }
-func (d *Demo) log(which string) string { return filepath.Join(d.Dir, which+".transcript.log") }
+func (d *Demo) database() string { return filepath.Join(d.Dir, "store.sqlite3") }
+func (d *Demo) log(which string) string {
+	return filepath.Join(d.Dir, which+evidence.TranscriptExtension)
+}
 
 // session starts a server, with or without a fault, and connects to it.
 func (d *Demo) session(ctx context.Context, which string, extra ...string) (*Process, *consumer.Session, error) {
-	args := append([]string{"lab", "serve", "--ledger", "sqlite:" + d.database(), "--backend", demoBackend, "--principal", demoPrincipal}, extra...)
-	p, err := Start(d.log(which), d.Stderr, d.Exe, args...)
+	rec, err := evidence.NewRecorder(d.log(which), d.clock)
 	if err != nil {
 		return nil, nil, err
 	}
+	args := append([]string{"lab", "serve", "--ledger", "sqlite:" + filepath.Base(d.database()), "--backend", demoBackend, "--principal", demoPrincipal}, extra...)
+	p := NewProcess(rec, d.Stderr, d.Dir, d.Exe, args...)
 	client := mcp.NewClient(&mcp.Implementation{Name: "mcpreplay-demo", Version: "1"}, &mcp.ClientOptions{
 		ElicitationHandler: func(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			d.tell("  the server asks: %s  We answer %q.", req.Params.Message, demoBody)
@@ -153,13 +159,13 @@ func (d *Demo) stop(p *Process, want int) error {
 	if err == nil && code != want {
 		err = fmt.Errorf("the server ended with exit code %d, not %d", code, want)
 	}
-	return err
+	return errors.Join(err, p.rec.Close())
 }
 
 // lose calls the tool of a server that dies between its commit and its reply.
 func (d *Demo) lose(ctx context.Context) error {
 	d.tell("1. A guarded MCP server, in a process of its own. It will die between committing and replying.")
-	p, s, err := d.session(ctx, "crash", "--fault", string(faults.DropAfterCommit))
+	p, s, err := d.session(ctx, "crash", "--fault", faults.DropAfterCommit)
 	if err != nil {
 		return err
 	}
@@ -184,21 +190,19 @@ func (d *Demo) lose(ctx context.Context) error {
 // checkCrash reads from the raw transcript that the question was asked, the answer
 // sent, and no reply received.
 func (d *Demo) checkCrash() error {
-	lines, err := ReadTranscript(d.log("crash"))
+	calls, err := evidence.ReadCalls(d.log("crash"))
 	if err != nil {
 		return err
 	}
 	var continued bool
-	for _, l := range lines {
-		var result struct{ ResultType string }
-		if !l.Sent && l.Result != nil && json.Unmarshal(l.Result, &result) == nil && result.ResultType == "input_required" {
-			d.summary.InputRequired = true
-		}
-		if l.Continuation() {
+	for _, c := range calls {
+		switch {
+		case c.Params.InputResponses != nil && c.Reply != nil:
+			return errors.New("the crash transcript has a reply to the continuation: nothing was lost")
+		case c.Params.InputResponses != nil:
 			continued = true
-			if Reply(lines, l) != nil {
-				return errors.New("the crash transcript has a reply to the continuation: nothing was lost")
-			}
+		case c.Reply != nil && mcpreplay.ClassifyResult(c.Reply.Result).Kind == mcpreplay.VerdictInputRequired:
+			d.summary.InputRequired = true
 		}
 	}
 	if !d.summary.InputRequired || !continued {
@@ -284,17 +288,17 @@ func (d *Demo) replay(ctx context.Context, s *consumer.Session) error {
 
 // readBack counts what is in the file and what was on the wire.
 func (d *Demo) readBack(ctx context.Context) error {
-	lines, err := ReadTranscript(d.log("restart"))
+	calls, err := evidence.ReadCalls(d.log("restart"))
 	if err != nil {
 		return err
 	}
 	d.summary.RestartCallsBeforeReplay = []string{}
-	for _, l := range lines {
-		if l.Tool() == issues.Tool {
+	for _, c := range calls {
+		if c.Params.Name == issues.Tool {
 			break
 		}
-		if l.Tool() != "" {
-			d.summary.RestartCallsBeforeReplay = append(d.summary.RestartCallsBeforeReplay, l.Tool())
+		if c.Params.Name != "" {
+			d.summary.RestartCallsBeforeReplay = append(d.summary.RestartCallsBeforeReplay, c.Params.Name)
 		}
 	}
 	store, err := sqlite.Open(d.database(), &sqlite.Options{Backend: demoBackend, ReadOnly: true})

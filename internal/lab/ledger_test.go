@@ -21,11 +21,8 @@ import (
 // code.
 func connect(t *testing.T, dir, ledger, transcript string, extra ...string) (*consumer.Session, func(code int)) {
 	t.Helper()
-	p, err := lab.Start(filepath.Join(dir, transcript), os.Stderr, binary, append([]string{"lab", "serve",
-		"--ledger", "sqlite:" + filepath.Join(dir, ledger), "--backend", "b", "--principal", "alice"}, extra...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := lab.NewProcess(newRecorder(t, filepath.Join(dir, transcript)), os.Stderr, dir, binary, append([]string{"lab", "serve",
+		"--ledger", "sqlite:" + ledger, "--backend", "b", "--principal", "alice"}, extra...)...)
 	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"body": "x"}}, nil

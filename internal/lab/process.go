@@ -6,62 +6,62 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"sync"
 	"time"
 
+	"mcpreplay/internal/evidence"
+
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Process is a server as a child process, spoken to over its standard input and
-// output, with every byte of both kept in a transcript. It is an mcp.Transport.
+// Process is a server as a child process, with every byte of its standard input and
+// output in a transcript. It is an mcp.Transport.
 type Process struct {
 	cmd        *exec.Cmd
+	rec        *evidence.Recorder
 	stdin      io.WriteCloser
+	stdout     io.Reader
 	toServer   *lines
 	fromServer *lines
 	ended      chan struct{} // the server's output has been read to its end
-
-	mu         sync.Mutex
-	transcript *os.File
-	failed     error // of writing the transcript
 }
 
-// Start runs a server. The transcript is a new file: one line for each line on
-// the wire, "> " before what the client sent and "< " before what it received. A
-// last line without its end has "~" in its prefix. The server's stderr goes to the
+// NewProcess prepares a server: the binary at exe, run in dir. Its stderr goes to the
 // writer given.
-func Start(transcript string, stderr io.Writer, name string, args ...string) (*Process, error) {
-	file, err := os.OpenFile(transcript, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+func NewProcess(rec *evidence.Recorder, stderr io.Writer, dir, exe string, args ...string) *Process {
+	cmd := exec.Command(exe, args...)
+	cmd.Dir, cmd.Stderr = dir, stderr
+	p := &Process{cmd: cmd, rec: rec, ended: make(chan struct{})}
+	p.toServer, p.fromServer = &lines{rec: rec, dir: evidence.Sent}, &lines{rec: rec, dir: evidence.Received}
+	return p
+}
+
+// start runs the process, which is spoken to over transport.
+func (p *Process) start(transport string) error {
+	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	cmd := exec.Command(name, args...)
-	cmd.Stderr = stderr
-	p := &Process{cmd: cmd, transcript: file, ended: make(chan struct{})}
-	p.toServer, p.fromServer = &lines{p: p, mark: ">"}, &lines{p: p, mark: "<"}
-	return p, nil
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.rec.Event(evidence.Event{Kind: evidence.EventStart, Transport: transport, Args: p.cmd.Args[1:]})
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	p.stdin = &sent{to: stdin, keep: p.toServer}
+	p.stdout = &kept{from: stdout, keep: p.fromServer, ended: sync.OnceFunc(func() { close(p.ended) })}
+	return nil
 }
 
 // Connect starts the process. It implements mcp.Transport.
 func (p *Process) Connect(ctx context.Context) (mcp.Connection, error) {
-	stdin, err := p.cmd.StdinPipe()
-	if err != nil {
+	if err := p.start("stdio"); err != nil {
 		return nil, err
 	}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the server: %w", err)
-	}
-	p.stdin = stdin
-	t := &mcp.IOTransport{
-		Reader: &kept{from: stdout, keep: p.fromServer, ended: sync.OnceFunc(func() { close(p.ended) })},
-		Writer: &sent{to: stdin, keep: p.toServer},
-	}
+	t := &mcp.IOTransport{Reader: p.stdout.(io.ReadCloser), Writer: p.stdin}
 	return t.Connect(ctx)
 }
 
@@ -73,6 +73,11 @@ func (p *Process) Stop(limit time.Duration) (int, error) {
 		return 0, errors.New("the server was not started")
 	}
 	p.stdin.Close() // it may have closed it itself
+	return p.wait(limit)
+}
+
+// wait waits until the process has ended by itself.
+func (p *Process) wait(limit time.Duration) (int, error) {
 	overdue := time.AfterFunc(limit, func() { p.cmd.Process.Kill() })
 	select { // Wait closes the pipe that is still being read
 	case <-p.ended:
@@ -82,11 +87,6 @@ func (p *Process) Stop(limit time.Duration) (int, error) {
 	stopped := overdue.Stop()
 	p.toServer.finish()
 	p.fromServer.finish()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e := errors.Join(p.failed, p.transcript.Sync(), p.transcript.Close()); e != nil {
-		return 0, fmt.Errorf("keep the transcript: %w", e)
-	}
 	var exit *exec.ExitError
 	switch {
 	case !stopped:
@@ -94,42 +94,52 @@ func (p *Process) Stop(limit time.Duration) (int, error) {
 	case err != nil && !errors.As(err, &exit):
 		return 0, err
 	}
-	return p.cmd.ProcessState.ExitCode(), nil
+	code := p.cmd.ProcessState.ExitCode()
+	p.rec.Event(evidence.Event{Kind: evidence.EventExit, Code: &code})
+	return code, nil
+}
+
+// kill ends the process as nothing can refuse.
+func (p *Process) kill() error {
+	p.rec.Event(evidence.Event{Kind: evidence.EventKill})
+	err := p.cmd.Process.Kill()
+	<-p.ended
+	p.cmd.Wait() // says that it was killed
+	p.toServer.finish()
+	p.fromServer.finish()
+	return err
 }
 
 // lines writes whole lines of one direction to the transcript.
 type lines struct {
-	p    *Process
-	mark string
-	rest []byte // guarded by the process's mutex
+	rec *evidence.Recorder
+	dir string
+
+	mu   sync.Mutex
+	rest []byte
 }
 
 func (l *lines) add(b []byte) {
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.rest = append(l.rest, b...)
 	for {
 		end := bytes.IndexByte(l.rest, '\n')
 		if end < 0 {
 			return
 		}
-		l.write(l.mark+" ", l.rest[:end])
+		l.rec.Line(l.dir, l.rest[:end], false)
 		l.rest = l.rest[end+1:]
 	}
 }
 
 // finish writes what was cut off.
 func (l *lines) finish() {
-	l.p.mu.Lock()
-	defer l.p.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if len(l.rest) > 0 {
-		l.write(l.mark+"~ ", l.rest)
-	}
-}
-
-func (l *lines) write(prefix string, line []byte) {
-	if _, err := fmt.Fprintf(l.p.transcript, "%s%s\n", prefix, line); err != nil && l.p.failed == nil {
-		l.p.failed = err
+		l.rec.Line(l.dir, l.rest, true)
+		l.rest = nil
 	}
 }
 

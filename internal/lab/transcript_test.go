@@ -5,22 +5,20 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
+	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/lab"
 )
 
 // What a server wrote before it died is in the transcript to the last byte, though
 // the line lacks its end.
 func TestTranscriptKeepsACutLine(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "t.log")
-	var stderr bytes.Buffer
-	p, err := lab.Start(path, &stderr, "/bin/sh", "-c", `printf '{"jsonrpc":"2.0","method":"notifications/x"}\n{"jsonrpc":"2.0","id":1,"resu'; exit 70`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := filepath.Join(t.TempDir(), "t.jsonl")
+	rec := newRecorder(t, path)
+	p := lab.NewProcess(rec, new(bytes.Buffer), "", "/bin/sh", "-c", `printf '{"jsonrpc":"2.0","method":"notifications/x"}\n{"jsonrpc":"2.0","id":1,"resu'; exit 70`)
 	conn, err := p.Connect(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -31,25 +29,40 @@ func TestTranscriptKeepsACutLine(t *testing.T) {
 	if code, err := p.Stop(10 * time.Second); err != nil || code != 70 {
 		t.Fatalf("Stop() = %d, %v", code, err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil || !strings.HasSuffix(string(text), "<~ {\"jsonrpc\":\"2.0\",\"id\":1,\"resu\n") {
-		t.Errorf("the transcript holds %q, %v", text, err)
+	if err := rec.Close(); err != nil {
+		t.Fatal(err)
 	}
-	lines, err := lab.ReadTranscript(path)
-	if err != nil || len(lines) != 2 || lines[0].Cut || !lines[1].Cut || lines[1].Sent {
-		t.Errorf("read back: %+v, %v", lines, err)
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if reply := lab.Reply(lines, lab.Line{Message: lab.Message{ID: []byte("1")}}); reply != nil {
-		t.Errorf("a cut line passes for the reply: %+v", reply)
+	defer file.Close()
+	recs, err := evidence.ReadTranscript(file)
+	if err != nil {
+		t.Fatal(err)
 	}
+	recs = slices.DeleteFunc(recs, func(r evidence.Record) bool { return r.Event != nil })
+	if len(recs) != 2 || recs[0].Cut || !recs[1].Cut || recs[1].Dir != evidence.Received || recs[1].Raw != `{"jsonrpc":"2.0","id":1,"resu` {
+		t.Errorf("the transcript holds %+v", recs)
+	}
+	if calls, err := evidence.ReadCalls(path); err != nil || len(calls) != 0 {
+		t.Errorf("the calls are %+v, %v", calls, err)
+	}
+}
+
+func newRecorder(t *testing.T, path string) *evidence.Recorder {
+	t.Helper()
+	rec, err := evidence.NewRecorder(path, evidence.NewClock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rec.Close() })
+	return rec
 }
 
 // A server that does not end is killed and told as that, not as an exit code.
 func TestAServerThatDoesNotEndIsAnError(t *testing.T) {
-	p, err := lab.Start(filepath.Join(t.TempDir(), "t.log"), new(bytes.Buffer), "/bin/sh", "-c", "exec sleep 600")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := lab.NewProcess(newRecorder(t, filepath.Join(t.TempDir(), "t.jsonl")), new(bytes.Buffer), "", "/bin/sh", "-c", "exec sleep 600")
 	conn, err := p.Connect(context.Background())
 	if err != nil {
 		t.Fatal(err)

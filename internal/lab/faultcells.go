@@ -1,0 +1,3 @@
+package lab
+
+func faultCells() []cell { return nil }

@@ -1,0 +1,405 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"mcpreplay/internal/evidence"
+	"mcpreplay/internal/issues"
+)
+
+// server is a real server process with the lab's own client, which writes what it
+// is told to, byte for byte, and remembers nothing.
+type server struct {
+	p     *play
+	name  string
+	proc  *Process
+	rec   *evidence.Recorder
+	said  *tail
+	probe *probe
+	addr  string // over HTTP; an intermediary may stand there
+
+	silent bool // what is on the wire is recorded elsewhere
+
+	mu      sync.Mutex
+	conns   int
+	waiting map[string]chan json.RawMessage
+	gone    chan struct{} // closed when the server's output has ended
+	ended   bool
+
+	onAsk func(id json.RawMessage) // a request of the server; nil: it is left unanswered
+}
+
+// start runs a server of the cell, with flags beside the usual ones, and waits
+// until it serves.
+func (p *play) start(name string, flags ...string) *server {
+	s := &server{
+		p: p, name: name, rec: p.recorder(name), said: &tail{seen: make(chan struct{})},
+		waiting: map[string]chan json.RawMessage{}, gone: make(chan struct{}),
+	}
+	for i := 0; i+1 < len(flags); i += 2 {
+		if flags[i] == "--fault" && len(flags[i+1]) > 5 && flags[i+1][:5] == "hold-" {
+			var err error
+			s.probe, err = listenProbe()
+			p.must(err)
+			p.atEnd(func() error { s.probe.close(); return nil })
+			flags = append(flags, "--probe", s.probe.address())
+			break
+		}
+	}
+	args := append([]string{"lab", "serve"}, p.flags(flags)...)
+	s.proc = NewProcess(s.rec, s.said, p.dir, p.exe, args...)
+	p.must(s.proc.start(p.transport))
+	p.mu.Lock()
+	p.servers = append(p.servers, s)
+	p.mu.Unlock()
+	go s.read()
+	s.ready()
+	return s
+}
+
+// ready returns when the server answers its first request, which is tools/list.
+func (s *server) ready() {
+	if s.p.transport == overHTTP {
+		select {
+		case <-s.said.seen:
+			s.addr = s.said.url
+		case <-s.gone:
+			s.p.fail("%s: the server ended before it served: %s", s.name, s.said)
+		case <-time.After(replyLimit):
+			s.p.fail("%s: the server did not serve in time: %s", s.name, s.said)
+		}
+	}
+	if s.p.protocol == evidence.ProtocolLegacy {
+		s.handshake()
+		return
+	}
+	if s.request("1", "tools/list", map[string]any{"_meta": s.meta()}, "").raw == nil {
+		s.p.fail("%s: the server does not list its tools: %s", s.name, s.said)
+	}
+}
+
+func (s *server) handshake() {
+	params := map[string]any{
+		"protocolVersion": evidence.ProtocolLegacy,
+		"capabilities":    map[string]any{"elicitation": map[string]any{}},
+		"clientInfo":      map[string]any{"name": "lab", "version": "1"},
+	}
+	if s.request("1", "initialize", params, "").raw == nil {
+		s.p.fail("%s: the server does not answer initialize: %s", s.name, s.said)
+	}
+	if s.p.transport == overStdio { // there is no session to tell it in over stateless HTTP
+		s.notify("notifications/initialized", map[string]any{})
+	}
+}
+
+// meta is what every request of the modern protocol carries.
+func (s *server) meta() map[string]any {
+	return map[string]any{
+		"io.modelcontextprotocol/protocolVersion":    evidence.ProtocolModern,
+		"io.modelcontextprotocol/clientInfo":         map[string]any{"name": "lab", "version": "1"},
+		"io.modelcontextprotocol/clientCapabilities": map[string]any{"elicitation": map[string]any{}},
+	}
+}
+
+// call is one tools/call.
+type call struct {
+	id        int
+	tool      string // the usual one if empty
+	operation string // the cell's if empty; "-" for none
+	title     string // that of the operation if empty
+	mode      string
+	state     string // request state; "" for none
+	body      string // answer to the question; "" for none
+	answers   string // the same as raw JSON
+	by        string // principal over HTTP: alice if empty, "-" for no token
+}
+
+// answer is what came back: nothing at all if raw is nil.
+type answer struct {
+	raw   json.RawMessage
+	state string // request state in it
+}
+
+func (s *server) params(c call) (string, map[string]any) {
+	operation := c.operation
+	if operation == "" {
+		operation = s.p.op
+	}
+	args := map[string]any{}
+	if operation != "-" {
+		args["operation_id"] = operation
+	}
+	params := map[string]any{"name": c.tool, "arguments": args}
+	if c.tool == "" {
+		params["name"] = issues.Tool
+		args["title"] = c.title
+		if c.title == "" {
+			args["title"] = "title of " + operation
+		}
+		if c.mode != "" {
+			args["mode"] = c.mode
+		}
+	}
+	if c.state != "" {
+		params["requestState"] = c.state
+	}
+	switch {
+	case c.answers != "":
+		params["inputResponses"] = json.RawMessage(c.answers)
+	case c.body != "":
+		params["inputResponses"] = map[string]any{"body": accept(c.body)}
+	}
+	if s.p.protocol == evidence.ProtocolModern {
+		params["_meta"] = s.meta()
+	}
+	return "tools/call", params
+}
+
+func accept(body string) map[string]any {
+	return map[string]any{"action": "accept", "content": map[string]any{"body": body}}
+}
+
+// send makes a call and waits for what comes back.
+func (s *server) send(c call) answer {
+	method, params := s.params(c)
+	return s.request(fmt.Sprint(c.id), method, params, c.by)
+}
+
+// begin makes a call; the function it returns waits for what comes back.
+func (s *server) begin(c call) (wait func() answer) {
+	method, params := s.params(c)
+	return s.beginRequest(fmt.Sprint(c.id), method, params, c.by)
+}
+
+func (s *server) request(id, method string, params map[string]any, by string) answer {
+	return s.beginRequest(id, method, params, by)()
+}
+
+func (s *server) beginRequest(id, method string, params map[string]any, by string) func() answer {
+	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": json.RawMessage(id), "method": method, "params": params})
+	s.p.must(err)
+	came := make(chan json.RawMessage, 1)
+	if s.p.transport == overHTTP {
+		go func() { came <- s.post(id, method, params, by, text) }()
+	} else {
+		s.mu.Lock()
+		s.waiting[id] = came
+		s.mu.Unlock()
+		s.write(text)
+	}
+	return func() answer {
+		select {
+		case raw := <-came:
+			return readAnswer(raw)
+		case <-s.silence(came):
+			select {
+			case raw := <-came:
+				return readAnswer(raw)
+			default:
+				return answer{}
+			}
+		case <-time.After(replyLimit):
+			s.p.fail("%s: no reply to %s in time: %s", s.name, id, s.said)
+			return answer{}
+		}
+	}
+}
+
+// silence is closed when nothing more can come over stdio. Over HTTP every request
+// has an end of its own.
+func (s *server) silence(chan json.RawMessage) <-chan struct{} {
+	if s.p.transport == overHTTP {
+		return nil
+	}
+	return s.gone
+}
+
+func readAnswer(raw json.RawMessage) answer {
+	a := answer{raw: raw}
+	var r struct {
+		Result struct {
+			RequestState string
+		}
+	}
+	if json.Unmarshal(raw, &r) == nil {
+		a.state = r.Result.RequestState
+	}
+	return a
+}
+
+func (s *server) notify(method string, params map[string]any) {
+	text, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "method": method, "params": params})
+	s.p.must(err)
+	s.write(text)
+}
+
+func (s *server) write(text []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.stdin.Write(append(text, '\n')) // that it is gone shows in what comes back
+}
+
+// read hands out what the server says over stdio. Over HTTP it says nothing there.
+func (s *server) read() {
+	defer close(s.gone)
+	r := bufio.NewReader(s.proc.stdout)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if json.Unmarshal(line, &m) != nil {
+			continue // the judge says so
+		}
+		s.mu.Lock()
+		came := s.waiting[string(m.ID)]
+		if m.Method == "" {
+			delete(s.waiting, string(m.ID))
+		}
+		asked := s.onAsk
+		s.mu.Unlock()
+		switch {
+		case m.Method != "" && m.ID != nil && asked != nil:
+			asked(m.ID)
+		case m.Method == "" && came != nil:
+			came <- bytes.TrimSpace(line)
+		}
+	}
+}
+
+// post sends one request over a connection of its own and reads to its end. What
+// is no whole reply is nil.
+func (s *server) post(id, method string, params map[string]any, by string, body []byte) json.RawMessage {
+	s.mu.Lock()
+	s.conns++
+	n, addr := s.conns, s.addr
+	s.mu.Unlock()
+	conn, err := net.DialTimeout("tcp", addr, replyLimit)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(replyLimit - time.Second))
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\n", addr)
+	fmt.Fprintf(&b, "MCP-Protocol-Version: %s\r\n", s.p.protocol)
+	if s.p.protocol == evidence.ProtocolModern {
+		fmt.Fprintf(&b, "Mcp-Method: %s\r\n", method)
+		if name, ok := params["name"].(string); ok {
+			fmt.Fprintf(&b, "Mcp-Name: %s\r\n", name)
+		}
+	}
+	if by != "-" {
+		if by == "" {
+			by = evidence.Principal
+		}
+		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", evidence.Token(by))
+	}
+	fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	s.wire(evidence.Sent, n, b.Bytes())
+	if _, err := conn.Write(b.Bytes()); err != nil {
+		return nil
+	}
+	raw, _ := io.ReadAll(conn) // a reset ends it as well
+	if len(raw) > 0 {
+		s.wire(evidence.Received, n, raw)
+	}
+	return lastMessage(raw)
+}
+
+func (s *server) wire(dir string, conn int, raw []byte) {
+	if !s.silent {
+		s.rec.Wire(dir, conn, raw)
+	}
+}
+
+// lastMessage is the message that a response carries, or nil.
+func lastMessage(raw []byte) json.RawMessage {
+	resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), nil)
+	if err != nil {
+		return nil
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil
+	}
+	for line := range bytes.Lines(body) {
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			body = data
+		}
+	}
+	if body = bytes.TrimSpace(body); !json.Valid(body) {
+		return nil
+	}
+	return body
+}
+
+// stop ends the server as its user does, and waits for it.
+func (s *server) stop() {
+	if s.p.transport == overHTTP {
+		s.proc.cmd.Process.Signal(syscall.SIGTERM)
+	} else {
+		s.proc.stdin.Close()
+	}
+	s.wait()
+}
+
+// wait waits for the server to end by itself.
+func (s *server) wait() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	if _, err := s.proc.wait(endLimit); err != nil {
+		s.p.fail("%s: %w: %s", s.name, err, s.said)
+	}
+}
+
+// kill ends the server as nothing can refuse.
+func (s *server) kill() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.p.must(s.proc.kill())
+}
+
+// end leaves no process behind.
+func (s *server) end() {
+	s.mu.Lock()
+	ended := s.ended
+	s.ended = true
+	s.mu.Unlock()
+	if !ended {
+		if err := s.proc.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return
+		}
+		s.proc.cmd.Wait()
+	}
+}
+
+// reached waits until the server is at the point of its fault.
+func (s *server) reached() {
+	at, err := s.probe.wait(s.p.ctx)
+	s.p.must(err)
+	s.rec.Event(evidence.Event{Kind: evidence.EventReached, Point: at.Point, Operation: at.Operation})
+}
+
+// release lets it go on.
+func (s *server) release() {
+	s.rec.Event(evidence.Event{Kind: evidence.EventRelease})
+	s.p.must(s.probe.release())
+}

@@ -1,0 +1,3 @@
+package lab
+
+func transportCells() []cell { return nil }
