@@ -322,6 +322,9 @@ func parseInventory(text []byte) ([]entry, error) {
 	return entries, err
 }
 
+// maxFile is more than any file of an attempt has.
+const maxFile = 256 << 20
+
 // walk lists the files of an attempt, sorted. Anything that is neither a file nor
 // a directory that an attempt has is an error that names it.
 func walk(root *os.Root) ([]string, error) {
@@ -333,6 +336,13 @@ func walk(root *os.Root) ([]string, error) {
 		depth := strings.Count(name, "/")
 		switch {
 		case d.Type().IsRegular():
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			if info.Size() > maxFile {
+				return &FileError{name, fmt.Errorf("it has %d bytes, more than any file of an attempt", info.Size())}
+			}
 			names = append(names, name)
 		case !d.IsDir():
 			return &FileError{name, errors.New("it is no regular file; links are not followed")}

@@ -17,7 +17,7 @@ import (
 func (c *cell) broken() Facts {
 	facts := Facts(c.faults)
 	for _, rule := range []func() Facts{
-		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkOutcomes, c.checkProofs,
+		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkOutcomes, c.checkProofs,
 	} {
 		facts = append(facts, rule()...)
 	}
@@ -70,7 +70,7 @@ func (c *cell) checkStates() (facts Facts) {
 		if !t.call.Process.guarded() {
 			continue
 		}
-		name := c.labels[t.text]
+		name := t.call.Process.Name + ": " + c.labels[t.text]
 		s, err := openState(ring(StateSecret), t.text)
 		if err != nil {
 			facts = append(facts, broken("state", "%s: %v", name, err))
@@ -361,6 +361,31 @@ func (c *cell) checkReplies() (facts Facts) {
 			facts = append(facts, broken("foreign_reply", "%s: %s was told the outcome of %s, which is %s's", call.Process.Name, call.ID, mark.OperationID, o.Principal))
 		case result != nil && o.Result != nil && !sameBody(result, o.Result):
 			facts = append(facts, broken("changed_result", "%s: the result given to %s is not the stored one", call.Process.Name, call.ID))
+		}
+	}
+	return facts
+}
+
+// checkTexts: what a model reads beside structured content says the same.
+func (c *cell) checkTexts() (facts Facts) {
+	for _, call := range c.calls {
+		if call.Reply == nil || call.Reply.Result == nil || !call.Process.guarded() {
+			continue
+		}
+		var r struct {
+			StructuredContent json.RawMessage
+			Content           []struct{ Text string }
+		}
+		if json.Unmarshal(call.Reply.Result, &r) != nil || r.StructuredContent == nil || len(r.Content) == 0 {
+			continue
+		}
+		text, err := mcpreplay.CanonicalObject([]byte(r.Content[0].Text), nil)
+		if err != nil {
+			continue // a sentence
+		}
+		structured, err := mcpreplay.CanonicalObject(r.StructuredContent, nil)
+		if err != nil || !bytes.Equal(text, structured) {
+			facts = append(facts, broken("changed_result", "%s: the text given to %s says something else than its structured content", call.Process.Name, call.ID))
 		}
 	}
 	return facts

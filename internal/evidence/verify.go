@@ -367,21 +367,43 @@ func describe(is string, a Facts, was string, b Facts, n int) string {
 	return fmt.Sprintf("fact %d: %s %s, %s %s", n+1, is, line(a), was, line(b))
 }
 
-// source is the file that a differing fact is from.
-func (v *verifier) source(dir string, a, b Facts, n int) string {
-	for _, f := range []Facts{a, b} {
-		if n >= len(f) {
-			continue
-		}
-		for _, word := range strings.FieldsFunc(f[n], func(r rune) bool { return r == ' ' || r == ':' }) {
+// source is the file that a differing fact is from. One that was recorded from a
+// file that is missing names that.
+func (v *verifier) source(dir string, is, was Facts, n int) string {
+	recorded, derived := origin(was, n), origin(is, n)
+	switch there := func(name string) bool { return slices.Contains(v.names, path.Join(dir, name)) }; {
+	case recorded != "" && !there(recorded):
+		return path.Join(dir, recorded)
+	case derived != "" && there(derived):
+		return path.Join(dir, derived)
+	case recorded != "":
+		return path.Join(dir, recorded)
+	case n < len(is): // a rule, which names the file where it is broken
+		for _, word := range strings.FieldsFunc(is[n], func(r rune) bool { return r == ' ' || r == ':' }) {
 			for _, extension := range []string{TranscriptExtension, Extension} {
-				if name := path.Join(dir, word+extension); slices.Contains(v.names, name) {
-					return name
+				if there(word + extension) {
+					return path.Join(dir, word+extension)
 				}
 			}
 		}
 	}
 	return dir
+}
+
+// origin is the file that a fact of a story or of a database begins with, or "".
+func origin(f Facts, n int) string {
+	if n >= len(f) {
+		return ""
+	}
+	word, _, _ := strings.Cut(f[n], " ")
+	switch name, database := strings.CutSuffix(word, ":"); {
+	case word == "!" || word == "protocol" || word == "at" || !fs.ValidPath(name):
+		return ""
+	case database:
+		return name + Extension
+	default:
+		return name + TranscriptExtension
+	}
 }
 
 // files are the files of a cell, opened inside the directory alone.

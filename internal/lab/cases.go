@@ -147,6 +147,9 @@ func case07(p *play) {
 	s := p.start("server", authority...)
 	state := commit(s)
 	s.stop()
+	s = p.start("at-the-deadline", append(authority, at(60)...)...) // which is over when it is reached
+	s.send(call{id: 20, state: state, body: alpha})
+	s.stop()
 	s = p.start("later", append(authority, at(120)...)...)
 	s.send(call{id: 12, state: state, body: alpha})
 	s.send(status(13))
@@ -197,6 +200,9 @@ func case10(p *play) {
 	deadlines := []string{"--authority-ttl", "360s", "--replay-retention", "60s"}
 	s := p.start("server", deadlines...)
 	state := commit(s)
+	s.stop()
+	s = p.start("at-the-deadline", append(deadlines, at(60)...)...)
+	s.send(call{id: 20, state: state, body: alpha})
 	s.stop()
 	s = p.start("later", append(deadlines, at(120)...)...)
 	s.send(call{id: 12, state: state, body: alpha})
