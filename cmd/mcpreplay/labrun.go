@@ -44,6 +44,9 @@ control failed as it must: a lab whose controls pass is blind.`,
 			if ledger != "sqlite" {
 				return misused("run it with sqlite", "--ledger %q: the lab has no such ledger", ledger)
 			}
+			if o.Parallel < 1 {
+				return misused("play one at a time with --parallel 1", "--parallel %d plays nothing", o.Parallel)
+			}
 			return runLab(cmd.Context(), e, o, asJSON)
 		},
 	}
