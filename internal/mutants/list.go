@@ -1,0 +1,88 @@
+package main
+
+// mutants are the breaks. docs/cases.md has the same list.
+var mutants = []mutant{
+	{
+		name:  "no-comparison",
+		what:  "a repeat is not held against the recorded fingerprint",
+		edits: []edit{{"guard/compare.go", "	if len(differs) == 0 {", "	if len(differs) >= 0 {"}},
+		cells: []string{"04-stdio", "05-http"},
+	},
+	{
+		name:  "state-not-compared",
+		what:  "a repeat may bring other request state",
+		edits: []edit{{"guard/compare.go", "if !bytes.Equal(now.State, then.State) &&", "if false &&"}},
+		cells: []string{"05-stdio"},
+	},
+	{
+		name: "record-first",
+		what: "the record is committed before the effect, in a transaction of its own",
+		edits: []edit{{"sqlite/store.go", "		r.Seq = claim.Seq\n",
+			"		r.Seq = claim.Seq\n		if err := c.commit.run(nil); err != nil {\n			return false, err\n		}\n		if err := c.begin.run(nil); err != nil {\n			return false, err\n		}\n"}},
+		cells: []string{"fault-exit-after-ledger-insert-atomic"},
+	},
+	{
+		name: "reply-first",
+		what: "the reply is sent before the commit",
+		edits: []edit{
+			{"guard/effect.go", "		return s.Apply(ctx, o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			once := *op",
+				"		early := make(chan mcpreplay.Record, 2)\n		apply := func() (mcpreplay.Record, bool, error) { return s.Apply(context.WithoutCancel(ctx), o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			once := *op"},
+			{"guard/effect.go", "			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		})\n",
+				"			early <- mcpreplay.Record{Operation: o, State: mcpreplay.StateApplied, Effect: once.effect, Result: &result}\n			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		}) }\n		go func() { rec, _, _ := apply(); early <- rec }()\n		return <-early, true, nil\n"},
+		},
+		cells: []string{"fault-kill-after-issue-insert-atomic"},
+	},
+	{
+		name: "status-to-anyone",
+		what: "status returns the stored result to another principal",
+		edits: []edit{
+			{"sqlite/reader.go", "	case r == nil || r.Principal != key.Principal:", "	case r == nil:"},
+			{"observe.go", "rec.Key != (Key{Principal: scope.Principal, ID: scope.OperationID})", "rec.ID != scope.OperationID"},
+		},
+		cells: []string{"06-stdio", "06-http"},
+	},
+	{
+		name:  "deadlines-reversed",
+		what:  "deadlines are compared the wrong way round",
+		edits: []edit{{"guard/attempt.go", "!deadline.IsZero() && !now.Before(deadline)", "!deadline.IsZero() && now.Before(deadline)"}},
+		cells: []string{"01-stdio", "07-stdio", "10-http"},
+	},
+	{
+		name:  "deadlines-too-long",
+		what:  "a deadline that is reached is not over",
+		edits: []edit{{"guard/attempt.go", "!deadline.IsZero() && !now.Before(deadline)", "!deadline.IsZero() && now.After(deadline)"}},
+		cells: []string{"07-stdio", "10-stdio"},
+	},
+	{
+		name: "absence-is-proof",
+		what: "an operation without a record is called not applied",
+		edits: []edit{{"observe.go", "		o.Detail = detailAbsent\n		return o",
+			"		o.Detail, o.State, o.NewOperationSafe, o.NextAction = detailAbsent, StateNotApplied, true, ActionStop\n		return o"}},
+		cells: []string{"02-stdio", "02-legacy"},
+	},
+	{
+		name:  "state-of-anyone",
+		what:  "request state is not bound to its principal",
+		edits: []edit{{"guard/seal.go", "	case c.Principal != a.op.Principal:", "	case c.Principal == \"\":"}},
+		cells: []string{"06-stdio"},
+	},
+	{
+		name:  "answers-without-state",
+		what:  "answers are taken without the state they belong to",
+		edits: []edit{{"guard/attempt.go", "	} else if len(a.req.Params.InputResponses) > 0 {", "	} else if len(a.req.Params.InputResponses) > 1000 {"}},
+		cells: []string{"11-stdio"},
+	},
+	{
+		name:  "replays-as-fresh",
+		what:  "a replay is not marked as one",
+		edits: []edit{{"guard/attempt.go", "		return a.reply(rec, true)", "		return a.reply(rec, false)"}},
+		cells: []string{"01-stdio", "08-stdio"},
+	},
+	{
+		name: "unknown-is-failure",
+		what: "a commit that was not confirmed is told as a failure",
+		edits: []edit{{"guard/errors.go", "	case errors.Is(err, mcpreplay.ErrUnknown):\n		return a.unknown(err), nil",
+			"	case errors.Is(err, mcpreplay.ErrUnknown):\n		return nil, a.refuseStore(ctx, err)"}},
+		cells: []string{"fault-error-after-commit-atomic"},
+	},
+}
