@@ -1,11 +1,11 @@
-// Package faults makes things go wrong at a named point of the write path. It does
-// so only by wrapping the seam between a guard and its store, so production code
-// has no switch for it.
+// Package faults makes things go wrong by wrapping a seam, so that production code
+// has no switch for it. Around a store, [Wrap] strikes at a named point of the write
+// path. Between a client and a server over HTTP, an [Intermediary] loses, spoils,
+// repeats or reorders what passes, and records both of its sides.
 package faults
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,13 +113,22 @@ func Parse(name string) (Fault, error) {
 }
 
 func points() string {
-	var names []string
-	for _, p := range slices.Sorted(maps.Keys(codes)) {
+	names := make(map[string]bool)
+	for p := range codes {
 		name := string(p)
 		if p == InWrite || p == AfterWrite {
 			name += "-N"
 		}
-		names = append(names, name)
+		names[name] = true
 	}
+	return listNames(names)
+}
+
+func listNames[Name ~string, V any](known map[Name]V) string {
+	var names []string
+	for name := range known {
+		names = append(names, string(name))
+	}
+	slices.Sort(names)
 	return strings.Join(names, ", ")
 }
