@@ -24,17 +24,21 @@ import (
 // mayImport is the whole layering rule: for each package, which packages of this
 // module its code, tests aside, may import. A package that is not listed fails.
 var mayImport = map[string][]string{
-	".":                 {},
-	"sqlite":            {"."},
-	"storetest":         {"."},
-	"faults":            {"."},
-	"guard":             {"."},
-	"consumer":          {"."},
-	"internal/issues":   {".", "guard", "sqlite"},
-	"internal/evidence": {".", "sqlite"},
-	"internal/lab":      {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
-	"examples/notes":    {".", "guard", "sqlite"},
-	"cmd/mcpreplay":     {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "internal/lab", "sqlite"},
+	".":                         {},
+	"sqlite":                    {"."},
+	"storetest":                 {"."},
+	"faults":                    {"."},
+	"guard":                     {"."},
+	"consumer":                  {"."},
+	"internal/issues":           {".", "guard", "sqlite"},
+	"internal/evidence":         {".", "sqlite"},
+	"internal/lab":              {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
+	"examples/notes":            {".", "guard", "sqlite"},
+	"internal/mutants":          {},
+	"internal/archive":          {"internal/archive/manifest"},
+	"internal/archive/manifest": {},
+	"cmd/verifyarchive":         {"internal/archive/manifest"},
+	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests
@@ -162,6 +166,21 @@ func TestLayoutThirdPartiesStayWhereTheyBelong(t *testing.T) {
 				t.Errorf("%s must not import %s", p.name, path)
 			}
 		}
+	}
+}
+
+// An unpacked archive is verified offline and without a module cache: the standard
+// library must do for the verifier and for what it imports.
+func TestLayoutVerifierNeedsNothingToDownload(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./cmd/verifyarchive").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(string(out))
+	slices.Sort(got)
+	if want := []string{"mcpreplay/cmd/verifyarchive", "mcpreplay/internal/archive/manifest"}; !slices.Equal(got, want) {
+		t.Errorf("cmd/verifyarchive consists of %v, want %v", got, want)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mcpreplay"
+	"mcpreplay/internal/archive"
 	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/lab"
 	"mcpreplay/sqlite"
@@ -198,7 +199,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}} {
+	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)

@@ -79,6 +79,7 @@ func newRoot(e *env) *cobra.Command {
 		newFence(e),
 		newVerify(e),
 		newFingerprint(e),
+		newArchive(e),
 		newLab(e),
 		newVersion(e),
 	)
