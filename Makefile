@@ -47,7 +47,17 @@ fuzz: ## each fuzz target for FUZZTIME
 
 .PHONY: golden
 golden: ## write what the tests compare with anew; read the difference before committing it
-	$(GO) test ./cmd/mcpreplay ./guard -update
+	$(GO) test ./cmd/mcpreplay ./guard ./internal/lab -update
+
+.PHONY: lab
+lab: ## play every cell, and recheck the evidence
+	rm -rf attempt
+	$(GO) run ./cmd/mcpreplay lab run --out attempt
+	$(GO) run ./cmd/mcpreplay verify attempt
+
+.PHONY: mutants
+mutants: ## break the product on purpose: the lab must notice each time
+	$(GO) run ./internal/mutants
 
 .PHONY: bench
 bench: ## benchmarks
