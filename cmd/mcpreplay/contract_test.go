@@ -124,6 +124,7 @@ func TestOutputIsTheContract(t *testing.T) {
 		{"fence-placed", exitFine, append([]string{"fence", "absent-1"}, fence...)},
 		{"fence-too-late", exitFailed, append([]string{"fence", "applied-1"}, fence...)},
 		{"fence-in-progress", exitUnknown, append([]string{"fence", "running-1"}, fence...)},
+		{"lab-vectors", exitFine, []string{"lab", "vectors"}},
 	}
 	for _, tt := range tests { // one after the other: fences change the ledger
 		t.Run(tt.golden, func(t *testing.T) {
@@ -199,7 +200,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}} {
+	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, lab.VectorResult{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)

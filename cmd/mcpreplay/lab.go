@@ -33,7 +33,7 @@ func newLab(e *env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLabList(e), newLabRun(e), newLabShow(e), newLabServe(e))
+	cmd.AddCommand(newLabList(e), newLabRun(e), newLabShow(e), newLabServe(e), newLabVectors(e))
 	return cmd
 }
 

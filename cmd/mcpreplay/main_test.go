@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write what the commands print into testdata")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"mcpreplay": main})
+	testscript.Main(m, map[string]func(){"mcpreplay": main, "implementation": implementation})
 }
 
 // TestScripts runs testdata/*.txtar, which read as a manual of the command line.
