@@ -57,13 +57,9 @@ Publish the SHA-256 of the archive elsewhere: nothing in it can vouch for it.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				err = printJSON(e.stdout, s)
-			} else {
-				err = printArchive(e.stdout, s)
-			}
+			err = e.reply(asJSON, s, func(w io.Writer) error { return printArchive(w, s) })
 			if err != nil {
-				return failed(err, "")
+				return err
 			}
 			fmt.Fprintln(e.stderr, "Publish the SHA-256 of the archive outside the archive: nothing in it can vouch for it.")
 			return nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"text/tabwriter"
 
@@ -26,30 +27,25 @@ func newLabList(e *env) *cobra.Command {
 			if len(specs) == 0 {
 				return misused("there are cases, faults, transport and all", "there is no suite %q", suite)
 			}
-			if asJSON {
-				if err := printJSON(e.stdout, specs); err != nil {
-					return failed(err, "")
-				}
-				return nil
-			}
-			t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "CELL\tSUITE\tEXPECTED\tTITLE")
-			for _, c := range specs {
-				expected := c.Expected
-				if c.Control {
-					expected = "control: " + expected
-				}
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.ID, c.Suite, expected, c.Title)
-			}
-			if err := t.Flush(); err != nil {
-				return failed(err, "")
-			}
-			return nil
+			return e.reply(asJSON, specs, func(w io.Writer) error { return printCells(w, specs) })
 		},
 	}
 	cmd.Flags().StringVar(&suite, "suite", lab.SuiteAll, "cells to list: cases, faults, transport or all")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func printCells(w io.Writer, specs []evidence.CellSpec) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "CELL\tSUITE\tEXPECTED\tTITLE")
+	for _, c := range specs {
+		expected := c.Expected
+		if c.Control {
+			expected = "control: " + expected
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.ID, c.Suite, expected, c.Title)
+	}
+	return t.Flush()
 }
 
 func newLabShow(e *env) *cobra.Command {

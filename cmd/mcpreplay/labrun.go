@@ -92,13 +92,8 @@ func runLab(ctx context.Context, e *env, o lab.Options, asJSON bool) error {
 		return failed(err, "")
 	}
 	v := labView{Attempt: o.Dir, Summary: sum, Passed: sum.Good(), Inventory: digest}
-	if asJSON {
-		err = printJSON(e.stdout, v)
-	} else {
-		err = v.print(e.stdout)
-	}
-	if err != nil {
-		return failed(err, "")
+	if err := e.reply(asJSON, v, v.print); err != nil {
+		return err
 	}
 	if !v.Passed {
 		return failed(fmt.Errorf("%s", sumText(sum)), fmt.Sprintf("mcpreplay lab show CELL --from %s tells what a cell showed", o.Dir))

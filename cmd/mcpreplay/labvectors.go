@@ -103,13 +103,9 @@ func (f *vectorFlags) run(ctx context.Context, e *env, command []string) error {
 	if err != nil {
 		return failed(err, "")
 	}
-	if f.asJSON {
-		err = printJSON(e.stdout, results)
-	} else {
-		err = printVectors(e.stdout, results)
-	}
+	err = e.reply(f.asJSON, results, func(w io.Writer) error { return printVectors(w, results) })
 	if err != nil {
-		return failed(err, "")
+		return err
 	}
 	wrong := 0
 	for _, r := range results {

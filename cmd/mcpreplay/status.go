@@ -138,14 +138,5 @@ func (v *statusView) answer(e *env, asJSON bool) error {
 }
 
 func (v *statusView) write(e *env, asJSON bool) error {
-	var err error
-	if asJSON {
-		err = printJSON(e.stdout, v)
-	} else {
-		err = v.print(e.stdout)
-	}
-	if err != nil {
-		return failed(err, "")
-	}
-	return nil
+	return e.reply(asJSON, v, v.print)
 }

@@ -88,13 +88,8 @@ func proveLedger(ctx context.Context, e *env, ledger string, asJSON bool) error 
 	if err != nil {
 		return failed(err, "")
 	}
-	if asJSON {
-		err = printJSON(e.stdout, v)
-	} else {
-		err = v.print(e.stdout)
-	}
-	if err != nil {
-		return failed(err, "")
+	if err := e.reply(asJSON, v, v.print); err != nil {
+		return err
 	}
 	if !v.Consistent {
 		return failed(fmt.Errorf("the ledger is not consistent: %s", count(len(v.Findings), "finding")), "stop writing to it, keep a copy, and restore it from a backup")
@@ -116,14 +111,10 @@ func verifyAttempt(ctx context.Context, e *env, dir string, asJSON bool) error {
 		return failed(err, "name the directory of an attempt")
 	}
 	v := attemptView{Attempt: dir, Verified: len(r.Problems) == 0, Report: r}
-	if asJSON {
-		err = printJSON(e.stdout, v)
-	} else {
-		err = v.print(e.stdout)
+	if err := e.reply(asJSON, v, v.print); err != nil {
+		return err
 	}
 	switch {
-	case err != nil:
-		return failed(err, "")
 	case !v.Verified:
 		return failed(fmt.Errorf("the evidence does not hold: %s", count(len(r.Problems), "problem")), "")
 	case !r.Summary.Good():

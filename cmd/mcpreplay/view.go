@@ -107,6 +107,20 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// reply writes the answer of a command: v as JSON, or what print makes of it.
+func (e *env) reply(asJSON bool, v any, print func(io.Writer) error) error {
+	var err error
+	if asJSON {
+		err = printJSON(e.stdout, v)
+	} else {
+		err = print(e.stdout)
+	}
+	if err != nil {
+		return failed(err, "")
+	}
+	return nil
+}
+
 // print shows v to a person.
 func (v *statusView) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
