@@ -14,7 +14,11 @@ import (
 // A wrapped store is a store: at a point that is never reached, or whose exit does
 // not happen, it keeps the whole contract.
 func TestWrappedStoreKeepsTheContract(t *testing.T) {
-	for _, point := range []faults.Point{faults.DropAfterCommit, faults.ExitAfterIssueInsert, faults.ExitAfterPartialFirstCommit} {
+	for _, name := range []string{faults.DropAfterCommit, "exit-after-issue-insert", "exit-after-partial-first-commit", "hold-in-write-2", "hold-after-rollback"} {
+		fault, err := faults.Parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
 		open := func(t *testing.T) mcpreplay.Applier[*sqlite.Tx] {
 			s, err := sqlite.Open(filepath.Join(t.TempDir(), "ledger.db"), &sqlite.Options{Backend: "wrapped"})
 			if err != nil {
@@ -28,9 +32,9 @@ func TestWrappedStoreKeepsTheContract(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return faults.Wrap[*sqlite.Tx](s, point, func(int) {})
+			return faults.Wrap[*sqlite.Tx](s, fault, faults.Hooks{Exit: func(int) {}, Hold: func(faults.Fault, string) {}})
 		}
-		t.Run(string(point), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) mcpreplay.Store { return open(t) })
 			storetest.RunApplier(t, open, storetest.Kit[*sqlite.Tx]{Write: write, Count: count})
 		})

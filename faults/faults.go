@@ -45,7 +45,9 @@ const (
 	AfterPartialFirstCommit Point = "after-partial-first-commit" // the first step of several is committed
 
 	// InWrite and AfterWrite count the transactions of an operation, such as
-	// in-write-4: before it is committed, and after.
+	// after-write-4. InWrite is before it is committed, and only in those that run
+	// a part of the effect: in the others nothing lies between the commit before
+	// and their own.
 	InWrite    Point = "in-write"
 	AfterWrite Point = "after-write"
 )

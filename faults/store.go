@@ -93,11 +93,11 @@ func (s *store[Tx]) Apply(ctx context.Context, op mcpreplay.Operation, effect fu
 		}
 		out, err := effect(ctx, tx)
 		if err == nil {
-			err = errors.Join(s.at(AfterIssueInsert, 0, op.ID), s.at(InWrite, n, op.ID))
+			err = s.at(AfterIssueInsert, 0, op.ID)
 		}
-		return out, err
+		return out, s.inWrite(n, op.ID, err)
 	})
-	if failed := s.after(rec, n, started, err); failed != nil {
+	if failed := s.after(rec, n, started, op.ID, err); failed != nil {
 		return mcpreplay.Record{}, false, failed
 	}
 	return rec, started, err
@@ -114,7 +114,7 @@ func (s *store[Tx]) Begin(ctx context.Context, op mcpreplay.Operation, first mcp
 			return rec, true, err
 		}
 	}
-	if failed := s.after(rec, n, started, err); failed != nil {
+	if failed := s.after(rec, n, started, op.ID, err); failed != nil {
 		return mcpreplay.Record{}, false, failed
 	}
 	return rec, started, err
@@ -127,12 +127,12 @@ func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect fu
 		if err == nil {
 			err = s.at(AfterIssueInsert, 0, c.Key.ID)
 		}
-		return errors.Join(s.at(InWrite, n, c.Key.ID), err)
+		return s.inWrite(n, c.Key.ID, err)
 	})
 	if err == nil && !rec.State.Final() {
 		s.at(AfterPartialFirstCommit, 0, c.Key.ID)
 	}
-	if failed := s.after(rec, n, true, err); failed != nil {
+	if failed := s.after(rec, n, true, c.Key.ID, err); failed != nil {
 		return mcpreplay.Record{}, failed
 	}
 	return rec, err
@@ -141,23 +141,32 @@ func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect fu
 func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
 	n := s.write(c.Key)
 	rec, err := s.Applier.Advance(ctx, c)
-	if failed := s.after(rec, n, true, err); failed != nil {
+	if failed := s.after(rec, n, true, c.Key.ID, err); failed != nil {
 		return mcpreplay.Record{}, failed
 	}
 	return rec, err
 }
 
+// inWrite is where the effect of a transaction has ended with err, before the
+// transaction does. What is injected takes the place of what the effect said.
+func (s *store[Tx]) inWrite(n int, operation string, err error) error {
+	if injected := s.at(InWrite, n, operation); injected != nil {
+		return injected
+	}
+	return err
+}
+
 // after is where a transaction has ended, one way or the other.
-func (s *store[Tx]) after(rec mcpreplay.Record, n int, started bool, err error) error {
+func (s *store[Tx]) after(rec mcpreplay.Record, n int, started bool, operation string, err error) error {
 	var effect *mcpreplay.EffectError
 	if errors.As(err, &effect) {
-		s.at(AfterRollback, 0, rec.Key.ID)
+		s.at(AfterRollback, 0, operation)
 	}
 	if err == nil && started && rec.State.Final() {
-		if failed := s.at(AfterCommit, 0, rec.Key.ID); failed != nil {
+		if failed := s.at(AfterCommit, 0, operation); failed != nil {
 			return failed
 		}
 	}
-	s.at(AfterWrite, n, rec.Key.ID)
+	s.at(AfterWrite, n, operation)
 	return nil
 }

@@ -125,14 +125,19 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		return err
 	}
 	wrapped := wrap(store)
-	g, err := guard.New(wrapped, &guard.Options{
+	options := guard.Options{
 		Keys: ring.seal, FingerprintKeys: ring.fingerprint, Name: "mcpreplay-issues", Principal: f.principal,
 		AuthorityTTL: f.authority, Retention: f.retention, StateTTL: f.state, ShortRetention: lab != nil, Logger: log,
-	})
+	}
+	tracker := issues.Options{Version: buildVersion()}
+	if err := lab.tune(&options, &tracker); err != nil {
+		return err
+	}
+	g, err := guard.New(wrapped, &options)
 	if err != nil {
 		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
 	}
-	server := issues.NewServer(g, wrapped, buildVersion())
+	server := issues.NewServer(g, wrapped, tracker)
 	if lab != nil && lab.unguarded {
 		server = lab.control(store)
 	}

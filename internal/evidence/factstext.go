@@ -80,8 +80,13 @@ func (e *Event) startText() string {
 	if backend := e.flag("--backend", Backend); backend != Backend {
 		b.WriteString(", backend " + backend)
 	}
-	if fault := e.flag("--fault", ""); fault != "" {
-		b.WriteString(", fault " + fault)
+	for _, f := range []struct{ flag, name string }{
+		{"--lease", "lease"}, {"--wait", "wait"}, {"--max-clock-jump", "clock jumps up to"}, {"--max-result", "results up to"},
+		{"--max-file-size", "files up to"}, {"--fault", "fault"},
+	} {
+		if value := e.flag(f.flag, ""); value != "" {
+			fmt.Fprintf(&b, ", %s %s", f.name, value)
+		}
 	}
 	return b.String()
 }

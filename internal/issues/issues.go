@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"mcpreplay"
 	"mcpreplay/guard"
@@ -58,9 +59,21 @@ func Setup(ctx context.Context, s *sqlite.Store) error {
 	return nil
 }
 
+// Options configures the guarded server.
+type Options struct {
+	Version string
+
+	// Lease is how long the owner of a partial operation may be silent before it is
+	// taken to be gone. Its steps are local and short. Defaults to 30 seconds.
+	Lease time.Duration
+}
+
 // NewServer makes the guarded server. s is the store of g, or it wrapped.
-func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], version string) *mcp.Server {
-	server := mcp.NewServer(&mcp.Implementation{Name: "mcpreplay-issues", Title: "Guarded issue tracker", Version: version}, nil)
+func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], o Options) *mcp.Server {
+	if o.Lease <= 0 {
+		o.Lease = 30 * time.Second
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "mcpreplay-issues", Title: "Guarded issue tracker", Version: o.Version}, nil)
 	no := false
 	guard.AddTool(g, server, &mcp.Tool{
 		Name:        Tool,
@@ -71,7 +84,7 @@ func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], version string) 
 		func(in Input) string { return in.Mode },
 		map[string]guard.Effect[Input, Output]{
 			"atomic":  guard.Atomic(s, createIssue),
-			"partial": guard.Recorded(s, partial{s}.create),
+			"partial": guard.Recorded(s, partial{s, o.Lease}.create),
 		},
 	))))
 	g.Install(server)

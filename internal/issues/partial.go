@@ -13,10 +13,6 @@ import (
 	"mcpreplay/sqlite"
 )
 
-// lease is how long the owner of a partial operation may be silent before it is
-// taken to be gone. Its steps are local and short.
-const lease = 30 * time.Second
-
 // owner names this process as the owner of what it claims.
 var owner = rand.Text()
 
@@ -35,6 +31,7 @@ const (
 // part recorded as it commits. It shows what a partial effect looks like.
 type partial struct {
 	store mcpreplay.Applier[*sqlite.Tx]
+	lease time.Duration
 }
 
 func (p partial) create(ctx context.Context, op *guard.Op, o mcpreplay.Operation, in Input, encode func(Output) (mcpreplay.Result, error)) (mcpreplay.Record, bool, error) {
@@ -45,7 +42,7 @@ func (p partial) create(ctx context.Context, op *guard.Op, o mcpreplay.Operation
 	rec, started, err := p.store.Begin(ctx, o, mcpreplay.Change{
 		To:    mcpreplay.StateInProgress,
 		Owner: owner,
-		Lease: lease,
+		Lease: p.lease,
 		Event: mcpreplay.Event{Kind: mcpreplay.EventClaim, Actor: owner},
 	})
 	if err != nil || !started {
@@ -130,7 +127,7 @@ func (p partial) finish(ctx context.Context, rec mcpreplay.Record, issue int64, 
 
 func (p partial) step(rec mcpreplay.Record, kind mcpreplay.EventKind, name, outcome string) mcpreplay.Change {
 	return mcpreplay.Change{
-		Key: rec.Key, Revision: rec.Revision, Owner: owner, Lease: lease,
+		Key: rec.Key, Revision: rec.Revision, Owner: owner, Lease: p.lease,
 		Event: mcpreplay.Event{Kind: kind, Step: name, Outcome: outcome, Actor: owner},
 	}
 }

@@ -9,23 +9,32 @@ import (
 	"mcpreplay/sqlite"
 )
 
-// Fault returns what wraps a store so that the fault of that name happens. Where it
-// holds, the process says so at the probe, an address of Listen, and waits. An
-// unknown name is an error.
-func Fault(name, probe string) (func(*sqlite.Store) mcpreplay.Applier[*sqlite.Tx], error) {
-	fault, err := faults.Parse(name)
-	if err != nil {
-		return nil, err
-	}
+// Faults returns what wraps a store so that the faults of those names happen, each
+// once. The first is the closest to the store: what it makes fail has failed for the
+// others. Where one holds, the process says so at the probe, and waits. An unknown
+// name is an error.
+func Faults(names []string, probe string) (func(*sqlite.Store) mcpreplay.Applier[*sqlite.Tx], error) {
 	hooks := faults.Hooks{Exit: os.Exit}
-	if fault.Action == faults.Hold {
-		line, err := dialProbe(probe)
+	var all []faults.Fault
+	for _, name := range names {
+		fault, err := faults.Parse(name)
 		if err != nil {
 			return nil, err
 		}
-		hooks.Hold = line.hold
+		all = append(all, fault)
+		if fault.Action == faults.Hold && hooks.Hold == nil {
+			line, err := dialProbe(probe)
+			if err != nil {
+				return nil, err
+			}
+			hooks.Hold = line.hold
+		}
 	}
 	return func(s *sqlite.Store) mcpreplay.Applier[*sqlite.Tx] {
-		return faults.Wrap[*sqlite.Tx](s, fault, hooks)
+		var wrapped mcpreplay.Applier[*sqlite.Tx] = s
+		for _, fault := range all {
+			wrapped = faults.Wrap(wrapped, fault, hooks)
+		}
+		return wrapped
 	}, nil
 }

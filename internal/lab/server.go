@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"mcpreplay/faults"
 	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/issues"
 )
@@ -43,12 +45,19 @@ type server struct {
 // start runs a server of the cell, with flags beside the usual ones, and waits
 // until it serves.
 func (p *play) start(name string, flags ...string) *server {
+	s := p.launch(name, flags...)
+	s.ready()
+	return s
+}
+
+// launch runs a server and does not wait until it serves: it may never.
+func (p *play) launch(name string, flags ...string) *server {
 	s := &server{
 		p: p, name: name, rec: p.recorder(name), said: &tail{seen: make(chan struct{})},
 		waiting: map[string]chan json.RawMessage{}, gone: make(chan struct{}),
 	}
 	for i := 0; i+1 < len(flags); i += 2 {
-		if flags[i] == "--fault" && len(flags[i+1]) > 5 && flags[i+1][:5] == "hold-" {
+		if flags[i] == "--fault" && strings.Contains(flags[i+1], string(faults.Hold)+"-") {
 			var err error
 			s.probe, err = listenProbe()
 			p.must(err)
@@ -64,7 +73,6 @@ func (p *play) start(name string, flags ...string) *server {
 	p.servers = append(p.servers, s)
 	p.mu.Unlock()
 	go s.read()
-	s.ready()
 	return s
 }
 
