@@ -1,0 +1,44 @@
+package lab
+
+// clockCells start servers whose clock is wrong.
+func clockCells() []cell {
+	return []cell{
+		faultCell("clock-back", "the clock is set back between restarts", "expired_stays_expired", clockBack),
+		faultCell("clock-ahead", "the clock is further ahead than can be believed", "refused_and_time_not_adopted", clockAhead),
+	}
+}
+
+func clockBack(p *play) {
+	short := []string{"--authority-ttl", "60s", "--replay-retention", "90s"}
+	s := p.start("server", short...)
+	first := rounds(s, atomic)
+	s.stop()
+	s = p.start("later", append(short, at(120)...)...)
+	second := s.send(p.next(20)).state
+	s.send(continued(21, p.next(0), second))
+	s.send(answered(22, atomic, first))
+	s.stop()
+	s = p.start("set-back", short...)
+	s.send(answered(30, atomic, first))
+	s.send(status(31))
+	third := s.send(call{id: 32, operation: p.op + "-third"}).state
+	s.send(continued(33, call{operation: p.op + "-third"}, third))
+	s.send(continued(34, p.next(0), second))
+	s.stop()
+}
+
+func clockAhead(p *play) {
+	s := p.start("server")
+	first, second := both(p, s)
+	s.stop()
+	s = p.start("ahead", append(at(7200), "--max-clock-jump", "1h")...)
+	s.send(status(30))
+	s.send(answered(31, atomic, first))
+	s.send(continued(32, p.next(0), second))
+	s.send(call{id: 33, tool: "get_operation_status", operation: p.op + "-next"})
+	s.stop()
+	s = p.start("corrected", at(60)...)
+	s.send(answered(40, atomic, first))
+	s.send(continued(41, p.next(0), second))
+	s.stop()
+}

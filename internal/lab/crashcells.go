@@ -1,0 +1,92 @@
+package lab
+
+import (
+	"fmt"
+	"strings"
+)
+
+// moment is a point of the write path as an operation of one mode reaches it, and
+// what there is when its process ends there.
+type moment struct {
+	mode, point string
+	expected    string
+	inner       string // fault without which it is not reached
+}
+
+// moments are all of both modes. An operation in parts has nine transactions: its
+// claim, the issue, the watcher's attempt, the watcher, its failure, the attempt to
+// roll back, that, its failure, and the end. The watcher and the roll-back always
+// fail. in-write-N strikes where a part of the effect runs.
+func moments() []moment {
+	all := []moment{
+		{atomic, "before-write", doneOnce, ""},
+		{atomic, "after-ledger-insert", doneOnce, ""},
+		{atomic, "after-issue-insert", doneOnce, ""},
+		{atomic, "in-write-1", doneOnce, ""},
+		{atomic, "after-rollback", doneOnce, "error-after-issue-insert"},
+		{atomic, "after-commit", reconciled, ""},
+		{atomic, "after-write-1", reconciled, ""},
+		{partial, "before-write", doneOnce, ""},
+		{partial, "after-ledger-insert", staysUnknown, ""},
+		{partial, "after-issue-insert", staysUnknown, ""},
+		{partial, "after-partial-first-commit", staysUnknown, ""},
+		{partial, "after-rollback", staysUnknown, ""},
+		{partial, "after-commit", reconciled, ""},
+	}
+	for n := 1; n <= 9; n++ {
+		if n == 2 || n == 4 || n == 7 || n == 9 {
+			all = append(all, moment{partial, fmt.Sprintf("in-write-%d", n), staysUnknown, ""})
+		}
+		expected := staysUnknown
+		if n == 9 {
+			expected = reconciled
+		}
+		all = append(all, moment{partial, fmt.Sprintf("after-write-%d", n), expected, ""})
+	}
+	return all
+}
+
+// fault is an action at the moment, with what must fail before.
+func (m moment) fault(action string) string {
+	return strings.TrimPrefix(m.inner+","+action+"-"+m.point, ",")
+}
+
+// crashCells end a process at each moment: by its own exit, whose code names the
+// point, or killed while it is held there.
+func crashCells() (all []cell) {
+	for _, m := range moments() {
+		all = append(all,
+			faultCell("exit-"+m.point+"-"+m.mode, "the process ends at "+m.point+", mode "+m.mode, m.expected, m.exit),
+			faultCell("kill-"+m.point+"-"+m.mode, "the process is killed at "+m.point+", mode "+m.mode, m.expected, m.kill))
+	}
+	return append(all,
+		faultCell("exit-after-partial-first-commit-atomic", "one transaction has no first of several", notReached, func(p *play) {
+			s := p.start("server", "--fault", "exit-after-partial-first-commit")
+			aftermath(s, atomic, rounds(s, atomic))
+			s.stop()
+		}),
+		faultCell("owner-may-live", "the process ends in the middle of a partial effect, and its lease is not over", "in_progress_while_the_owner_may_live", func(p *play) {
+			s := p.start("crash", "--fault", "exit-after-partial-first-commit", "--lease", "10m")
+			state := rounds(s, partial)
+			s.wait()
+			s = p.start("restart", "--wait", "200ms")
+			aftermath(s, partial, state)
+			s.stop()
+		}))
+}
+
+func (m moment) exit(p *play) {
+	s := p.start("crash", append([]string{"--fault", m.fault("exit")}, shortLease...)...)
+	state := rounds(s, m.mode)
+	s.wait()
+	recovered(p, m.mode, state)
+}
+
+func (m moment) kill(p *play) {
+	s := p.start("crash", append([]string{"--fault", m.fault("hold")}, shortLease...)...)
+	state := s.send(asked(10, m.mode)).state
+	s.begin(answered(11, m.mode, state))
+	s.reached()
+	s.kill()
+	recovered(p, m.mode, state)
+}

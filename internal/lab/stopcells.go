@@ -1,0 +1,60 @@
+package lab
+
+import (
+	"syscall"
+)
+
+// stopCells stop what is running: its client no longer wants it, or the process is
+// told to end.
+func stopCells() (all []cell) {
+	for _, c := range []struct{ mode, point, expected string }{
+		{atomic, "before-write", "cancelled_before_any_effect"},
+		{atomic, "after-ledger-insert", completed},
+		{atomic, "after-issue-insert", completed},
+		{atomic, "after-commit", completed},
+		{partial, "before-write", "cancelled_before_any_effect"},
+		{partial, "after-ledger-insert", completed},
+		{partial, "after-issue-insert", completed},
+		{partial, "after-partial-first-commit", completed},
+		{partial, "after-commit", completed},
+	} {
+		all = append(all, faultCell("cancel-"+c.point+"-"+c.mode, "the client cancels at "+c.point+", mode "+c.mode, c.expected, func(p *play) {
+			cancelled(p, c.mode, c.point)
+		}))
+	}
+	for _, c := range []struct{ mode, point string }{
+		{atomic, "before-write"}, {atomic, "after-issue-insert"}, {atomic, "after-commit"},
+		{partial, "after-issue-insert"}, {partial, "after-partial-first-commit"},
+	} {
+		all = append(all, faultCell("terminate-"+c.point+"-"+c.mode, "the process is told to end at "+c.point+", mode "+c.mode, completed, func(p *play) {
+			terminated(p, c.mode, c.point)
+		}))
+	}
+	return all
+}
+
+// cancelled cancels a call at a point. The reply to what was sent after the
+// cancellation shows that it was read before the call may go on.
+func cancelled(p *play, mode, point string) {
+	s := p.start("server", "--fault", "hold-"+point)
+	state := s.send(asked(10, mode)).state
+	s.begin(answered(11, mode, state))
+	s.reached()
+	s.notify("notifications/cancelled", map[string]any{"requestId": 11, "_meta": s.meta()})
+	s.request("80", "tools/list", map[string]any{"_meta": s.meta()}, "")
+	s.release()
+	s.stop() // which waits for what is running
+	recovered(p, mode, state)
+}
+
+func terminated(p *play, mode, point string) {
+	s := p.start("server", "--fault", "hold-"+point)
+	state := s.send(asked(10, mode)).state
+	wait := s.begin(answered(11, mode, state))
+	s.reached()
+	p.act("tells the server to end", func() error { return s.proc.cmd.Process.Signal(syscall.SIGTERM) })
+	s.release()
+	wait()
+	s.wait()
+	recovered(p, mode, state)
+}
