@@ -307,7 +307,7 @@ func (c *cell) checkDispatch() (facts Facts) {
 			continue
 		}
 		done := call.Reply.Result != nil && mcpreplay.ClassifyResult(call.Reply.Result).Kind == mcpreplay.VerdictResult
-		if call.Params.Name == statusTool && !done {
+		if call.Params.Name == statusTool && !done && !later(call.Reply) {
 			facts = append(facts, broken("no_status", "%s: nobody can tell %s what became of %s", call.Process.Name, call.ID, call.Operation()))
 		}
 		if !done || len(call.Params.InputResponses) == 0 {
@@ -322,6 +322,17 @@ func (c *cell) checkDispatch() (facts Facts) {
 		}
 	}
 	return facts
+}
+
+// later reports whether a reply says that the same may be asked again: a server that
+// cannot read its ledger now will tell when it can.
+func later(reply *Message) bool {
+	var e struct {
+		Code    int64
+		Message string
+		Data    json.RawMessage
+	}
+	return reply.Error != nil && json.Unmarshal(reply.Error, &e) == nil && mcpreplay.ClassifyError(e.Code, e.Message, e.Data).Retryable
 }
 
 func (c *cell) issuedTo(state string) string {

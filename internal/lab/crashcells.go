@@ -69,7 +69,7 @@ func crashCells() (all []cell) {
 			s := p.start("crash", "--fault", "exit-after-partial-first-commit", "--lease", "10m")
 			state := rounds(s, partial)
 			s.wait()
-			s = p.start("restart", "--wait", "200ms")
+			s = p.start("restart", "--wait", "2s")
 			aftermath(s, partial, state)
 			s.stop()
 		}))

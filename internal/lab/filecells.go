@@ -2,7 +2,7 @@ package lab
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"os"
 	"path/filepath"
 )
@@ -91,8 +91,7 @@ func fileRemoved(p *play) {
 func fileReplaced(p *play) {
 	const otherName = "other.sqlite3"
 	other := p.start("other", "--ledger", "sqlite:"+otherName)
-	theirs := call{id: 1, operation: p.op + "-other"}
-	theirs.id = 2
+	theirs := call{id: 2, operation: p.op + "-other"}
 	theirs.state = other.send(theirs).state
 	theirs.id, theirs.body = 3, alpha
 	other.send(theirs)
@@ -119,7 +118,7 @@ func fileOverwritten(p *play) {
 	p.act("finds what it wrote", func() error {
 		now, err := os.ReadFile(p.store())
 		if err == nil && !bytes.Equal(now, text) {
-			err = fmt.Errorf("it is not as it was")
+			err = errors.New("it is not as it was")
 		}
 		return err
 	})

@@ -9,16 +9,18 @@ import (
 // every system has and which needs no right of its own.
 func fullCells() []cell {
 	return []cell{
-		faultCell("disk-full", "files cannot grow any more", acknowledgedStays, diskFull),
+		faultCell("disk-full-atomic", "files cannot grow any more, mode atomic", acknowledgedStays, func(p *play) { diskFull(p, atomic) }),
+		faultCell("disk-full-partial", "files cannot grow any more, mode partial", staysUnknown, func(p *play) { diskFull(p, partial) }),
 	}
 }
 
-func diskFull(p *play) {
+func diskFull(p *play, mode string) {
 	body := strings.Repeat("x", 60_000)
-	s := p.start("server", "--max-file-size", "262144")
+	s := p.start("server", append([]string{"--max-file-size", "262144"}, shortLease...)...)
 	var again []call
 	for n := range 4 {
-		c := call{id: 10 * (n + 1), operation: fmt.Sprintf("%s-%d", p.op, n+1)}
+		c := asked(10*(n+1), mode)
+		c.operation = fmt.Sprintf("%s-%d", p.op, n+1)
 		c.state = s.send(c).state
 		c.id, c.body = c.id+1, body
 		s.send(c)

@@ -26,7 +26,7 @@ func lockCells() []cell {
 		faultCell("lock-held-partial", "the write lock is held for longer than a call waits, mode partial", refusedNothing, func(p *play) { locked(p, partial) }),
 		faultCell("lock-held-by-effect", "the effect of another process runs for longer than a call waits", refusedNothing, func(p *play) {
 			a := p.start("worker-a", "--fault", "hold-after-issue-insert")
-			b := p.start("worker-b", "--wait", "500ms")
+			b := p.start("worker-b", "--wait", "2s")
 			slow := call{id: 10, operation: p.op + "-slow"}
 			slow.state = a.send(slow).state
 			slow.id, slow.body = 11, alpha
@@ -46,7 +46,7 @@ func lockCells() []cell {
 }
 
 func locked(p *play, mode string) {
-	s := p.start("server", "--wait", "500ms")
+	s := p.start("server", "--wait", "2s")
 	state := s.send(asked(10, mode)).state
 	release := p.lock()
 	s.send(answered(11, mode, state))

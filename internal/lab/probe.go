@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 
 	"mcpreplay/faults"
@@ -42,7 +43,7 @@ func dialProbe(addr string) (*probeLine, error) {
 func (p *probeLine) hold(f faults.Fault, operation string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := json.NewEncoder(p.conn).Encode(reached{string(f.Point), operation})
+	err := json.NewEncoder(p.conn).Encode(reached{strings.TrimPrefix(f.String(), string(faults.Hold)+"-"), operation})
 	if err == nil {
 		_, err = bufio.NewReader(p.conn).ReadString('\n')
 	}

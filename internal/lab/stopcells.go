@@ -1,8 +1,6 @@
 package lab
 
-import (
-	"syscall"
-)
+import "syscall"
 
 // stopCells stop what is running: its client no longer wants it, or the process is
 // told to end.
