@@ -179,7 +179,7 @@ func (p *player) start(options string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	server := issues.NewServer(g, p.store, "test")
+	server := issues.NewServer(g, p.store, issues.Options{Version: "test"})
 	if set["http"] != "" { // as somebody may mount it, without authentication
 		p.web = httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 			&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))

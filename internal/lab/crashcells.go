@@ -46,6 +46,17 @@ func moments() []moment {
 	return all
 }
 
+// unreached are the points that an operation of a mode does not come to. Of the
+// transactions that run no part of the effect, the moment before their commit is
+// the one after the commit before.
+func unreached() []moment {
+	all := []moment{{atomic, "after-partial-first-commit", notReached, ""}, {partial, "after-write-10", notReached, ""}}
+	for _, n := range []int{1, 3, 5, 6, 8} {
+		all = append(all, moment{partial, fmt.Sprintf("in-write-%d", n), notReached, ""})
+	}
+	return all
+}
+
 // fault is an action at the moment, with what must fail before.
 func (m moment) fault(action string) string {
 	return strings.TrimPrefix(m.inner+","+action+"-"+m.point, ",")
@@ -59,12 +70,14 @@ func crashCells() (all []cell) {
 			faultCell("exit-"+m.point+"-"+m.mode, "the process ends at "+m.point+", mode "+m.mode, m.expected, m.exit),
 			faultCell("kill-"+m.point+"-"+m.mode, "the process is killed at "+m.point+", mode "+m.mode, m.expected, m.kill))
 	}
-	return append(all,
-		faultCell("exit-after-partial-first-commit-atomic", "one transaction has no first of several", notReached, func(p *play) {
-			s := p.start("server", "--fault", "exit-after-partial-first-commit")
-			aftermath(s, atomic, rounds(s, atomic))
+	for _, m := range unreached() {
+		all = append(all, faultCell("exit-"+m.point+"-"+m.mode, "an operation of mode "+m.mode+" has no "+m.point, m.expected, func(p *play) {
+			s := p.start("server", "--fault", m.fault("exit"))
+			aftermath(s, m.mode, rounds(s, m.mode))
 			s.stop()
-		}),
+		}))
+	}
+	return append(all,
 		faultCell("owner-may-live", "the process ends in the middle of a partial effect, and its lease is not over", "in_progress_while_the_owner_may_live", func(p *play) {
 			s := p.start("crash", "--fault", "exit-after-partial-first-commit", "--lease", "10m")
 			state := rounds(s, partial)

@@ -18,6 +18,7 @@ func fileCells() []cell {
 		faultCell("file-directory", "a directory takes its place", refusedNothing, fileDirectory),
 		faultCell("file-truncated", "the file is cut to nothing", "refused_and_never_a_success", func(p *play) { fileTruncated(p, 0) }),
 		faultCell("file-halved", "the file is cut in half", "refused_and_never_a_success", func(p *play) { fileTruncated(p, 2) }),
+		faultCell("file-truncated-warm", "the file is cut to nothing while its log holds the newest pages", "refused_and_never_a_success", fileTruncatedWarm),
 		faultCell("log-removed", "the log is removed", refusedNothing, logRemoved),
 	}
 }
@@ -173,4 +174,19 @@ func logRemoved(p *play) {
 	whileGone(p, s, first, second)
 	s.stop()
 	afterwards(p, first, second)
+}
+
+// fileTruncatedWarm cuts the file when what the next write needs is in the log: the
+// write could succeed, and the rest of the file would be gone.
+func fileTruncatedWarm(p *play) {
+	s := p.start("first")
+	first := rounds(s, atomic)
+	s.stop()
+	s = p.start("server")
+	warm := call{id: 15, operation: p.op + "-warm"}
+	s.send(continued(16, warm, s.send(warm).state))
+	second := s.send(p.next(20)).state
+	p.act("cuts the file", func() error { return os.Truncate(p.store(), 0) })
+	whileGone(p, s, first, second)
+	s.kill()
 }
