@@ -9,6 +9,9 @@ import (
 
 // fileCells take the ledger's file away from a server that runs. What it holds of
 // the file is still open; writing there would succeed, and be gone with the process.
+//
+// None takes permissions away: a file that is open keeps those it was opened with,
+// and to root they mean nothing, so that the story would depend on who plays it.
 func fileCells() []cell {
 	return []cell{
 		faultCell("file-moved", "the file is moved away and back", refusedNothing, fileMoved),
