@@ -34,17 +34,18 @@ var mayImport = map[string][]string{
 	"internal/evidence":         {".", "sqlite"},
 	"internal/lab":              {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
 	"examples/notes":            {".", "guard", "sqlite"},
+	"internal/vectors":          {".", "consumer"},
 	"internal/mutants":          {},
 	"internal/archive":          {"internal/archive/manifest"},
 	"internal/archive/manifest": {},
 	"cmd/verifyarchive":         {"internal/archive/manifest"},
-	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "sqlite"},
+	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "internal/vectors", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "examples/notes", "cmd/mcpreplay"},
+	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "internal/vectors", "examples/notes", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":        {"guard"},
 	"github.com/segmentio/encoding":          {"guard"},
 	"github.com/ncruces/go-sqlite3":          {"sqlite", "internal/evidence"}, // which reads rows as a stranger does

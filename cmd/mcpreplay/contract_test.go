@@ -16,6 +16,7 @@ import (
 	"mcpreplay/internal/archive"
 	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/lab"
+	"mcpreplay/internal/vectors"
 	"mcpreplay/sqlite"
 
 	_ "github.com/ncruces/go-sqlite3/driver"
@@ -200,7 +201,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, lab.VectorResult{}} {
+	for _, v := range []any{statusView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, vectors.Result{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"mcpreplay"
-	"mcpreplay/internal/lab"
+	"mcpreplay/internal/vectors"
 
 	"github.com/spf13/cobra"
 )
@@ -86,7 +86,7 @@ func (f *vectorFlags) run(ctx context.Context, e *env, command []string) error {
 	if err != nil {
 		return err
 	}
-	classify := lab.Classify
+	classify := vectors.Classify
 	if len(command) > 0 {
 		if _, err := exec.LookPath(command[0]); err != nil {
 			return misused("name a program that is in PATH, or its path", "%w", err)
@@ -95,7 +95,7 @@ func (f *vectorFlags) run(ctx context.Context, e *env, command []string) error {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		classify = (&lab.Foreign{Command: command, Limit: f.limit, Stderr: e.stderr}).Classify
+		classify = (&vectors.Foreign{Command: command, Limit: f.limit, Stderr: e.stderr}).Classify
 	}
 	results, err := pack.Check(ctx, classify, func(name string, reason error) {
 		fmt.Fprintf(e.stderr, "mcpreplay lab vectors: %s is invalid: %v\n", plain(name), reason)
@@ -115,14 +115,14 @@ func (f *vectorFlags) run(ctx context.Context, e *env, command []string) error {
 	}
 	if wrong > 0 {
 		return failed(fmt.Errorf("%d of %s not as expected", wrong, count(len(results), "vector")),
-			"internal/lab/vectors/README.md says what each vector is about")
+			"internal/vectors/README.md says what each vector is about")
 	}
 	return nil
 }
 
-func (f *vectorFlags) readPack() (*lab.Pack, error) {
+func (f *vectorFlags) readPack() (*vectors.Pack, error) {
 	if f.pack == "" {
-		pack, err := lab.PortablePack()
+		pack, err := vectors.PortablePack()
 		if err != nil {
 			return nil, failed(err, "")
 		}
@@ -137,10 +137,10 @@ func (f *vectorFlags) readPack() (*lab.Pack, error) {
 	if err != nil {
 		return nil, misused("name a pack of vectors with --pack", "%w", err)
 	}
-	pack, err := lab.ParsePack(text)
+	pack, err := vectors.ParsePack(text)
 	if err != nil {
-		hint := "internal/lab/vectors/README.md has the format of a pack"
-		if errors.Is(err, lab.ErrVectorVersion) {
+		hint := "internal/vectors/README.md has the format of a pack"
+		if errors.Is(err, vectors.ErrVectorVersion) {
 			hint = "use a newer mcpreplay, or a pack of version 1"
 		}
 		return nil, failed(fmt.Errorf("%s: %w", f.pack, err), hint)
@@ -149,7 +149,7 @@ func (f *vectorFlags) readPack() (*lab.Pack, error) {
 }
 
 // printVectors shows the results to a person.
-func printVectors(w io.Writer, results []lab.VectorResult) error {
+func printVectors(w io.Writer, results []vectors.Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "name\texpected\tactual\tok")
 	for _, r := range results {

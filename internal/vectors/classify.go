@@ -1,4 +1,4 @@
-package lab
+package vectors
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func recovered(ctx context.Context, q Question, r mcpreplay.RequestV1) (Classifi
 		return "", err
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcpreplay-vectors", Version: "1"}, nil)
-	server.AddTool(&mcp.Tool{Name: statusTool, InputSchema: json.RawMessage(`{"type":"object"}`)},
+	server.AddTool(&mcp.Tool{Name: "get_operation_status", InputSchema: json.RawMessage(`{"type":"object"}`)},
 		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{}, StructuredContent: json.RawMessage(told)}, nil
 		})

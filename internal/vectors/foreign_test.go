@@ -1,4 +1,4 @@
-package lab_test
+package vectors_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,13 +19,13 @@ import (
 	"time"
 
 	"mcpreplay"
-	"mcpreplay/internal/lab"
+	"mcpreplay/internal/vectors"
 )
 
 // portablePack is the pack of the program, or its first vector alone.
-func portablePack(t *testing.T, all bool) *lab.Pack {
+func portablePack(t *testing.T, all bool) *vectors.Pack {
 	t.Helper()
-	p, err := lab.PortablePack()
+	p, err := vectors.PortablePack()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,17 +36,17 @@ func portablePack(t *testing.T, all bool) *lab.Pack {
 }
 
 // foreign is this test binary as an implementation.
-func foreign(t *testing.T, how ...string) *lab.Foreign {
+func foreign(t *testing.T, how ...string) *vectors.Foreign {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &lab.Foreign{Command: append([]string{exe, "implementation"}, how...), Limit: time.Minute, Stderr: io.Discard}
+	return &vectors.Foreign{Command: append([]string{exe, "implementation"}, how...), Limit: time.Minute, Stderr: io.Discard}
 }
 
 // wrong are the names of the vectors that are not as expected.
-func wrong(t *testing.T, p *lab.Pack, f *lab.Foreign) (names []string) {
+func wrong(t *testing.T, p *vectors.Pack, f *vectors.Foreign) (names []string) {
 	t.Helper()
 	results, err := p.Check(t.Context(), f.Classify, func(name string, reason error) { t.Errorf("%s: %v", name, reason) })
 	if err != nil || len(results) != len(p.Vectors) {
@@ -103,7 +104,7 @@ func TestTheForeignImplementationComputesContractV1(t *testing.T) {
 		KeyHex string
 		Base   json.RawMessage
 	}
-	text, err := os.ReadFile("vectors/portable-v1.json")
+	text, err := os.ReadFile("portable-v1.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +168,10 @@ func TestWhatIsNoAnswerIsInvalid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			result, reason := first(t, foreign(t, tt.how...))
-			if reason == nil && tt.want == "" && result.Actual == lab.ClassReplay {
+			if reason == nil && tt.want == "" && result.Actual == vectors.ClassReplay {
 				return
 			}
-			if reason == nil || tt.want == "" || !strings.Contains(reason.Error(), tt.want) || result.Actual != lab.ClassInvalid {
+			if reason == nil || tt.want == "" || !strings.Contains(reason.Error(), tt.want) || result.Actual != vectors.ClassInvalid {
 				t.Errorf("%s, %v; want %q", result.Actual, reason, tt.want)
 			}
 		})
@@ -178,7 +179,7 @@ func TestWhatIsNoAnswerIsInvalid(t *testing.T) {
 }
 
 // first is what becomes of the first vector.
-func first(t *testing.T, f *lab.Foreign) (result lab.VectorResult, reason error) {
+func first(t *testing.T, f *vectors.Foreign) (result vectors.Result, reason error) {
 	t.Helper()
 	results, err := portablePack(t, false).Check(t.Context(), f.Classify, func(_ string, r error) { reason = r })
 	if err != nil || len(results) != 1 {
@@ -192,7 +193,7 @@ func TestComplaintsAreShownUpToABound(t *testing.T) {
 	var said bytes.Buffer
 	f := foreign(t, "complains")
 	f.Stderr = &said
-	if result, reason := first(t, f); result.Actual != lab.ClassReplay {
+	if result, reason := first(t, f); result.Actual != vectors.ClassReplay {
 		t.Errorf("%s, %v", result.Actual, reason)
 	}
 	if text := said.String(); len(text) != 64<<10+1 || !strings.HasPrefix(text, "oh no oh no ") || !strings.HasSuffix(text, "\n") {
@@ -205,7 +206,7 @@ func TestAnImplementationThatDoesNotEndIsInvalid(t *testing.T) {
 	f := foreign(t, "hangs")
 	f.Limit = 200 * time.Millisecond
 	result, reason := first(t, f)
-	if result.Actual != lab.ClassInvalid || reason == nil || reason.Error() != "it did not end in time (200ms)" {
+	if result.Actual != vectors.ClassInvalid || reason == nil || reason.Error() != "it did not end in time (200ms)" {
 		t.Errorf("%s, %v", result.Actual, reason)
 	}
 }
@@ -262,7 +263,7 @@ func TestAnImplementationThatLeavesItsOutputOpenIsInvalid(t *testing.T) {
 	t.Parallel()
 	address, alive := descendant(t)
 	result, reason := first(t, foreign(t, "leaves-a-child", address))
-	if result.Actual != lab.ClassInvalid || reason == nil || reason.Error() != "it ended and left its output open" {
+	if result.Actual != vectors.ClassInvalid || reason == nil || reason.Error() != "it ended and left its output open" {
 		t.Errorf("%s, %v", result.Actual, reason)
 	}
 	alive()()
@@ -270,8 +271,8 @@ func TestAnImplementationThatLeavesItsOutputOpenIsInvalid(t *testing.T) {
 
 func TestACommandThatIsNoneIsInvalid(t *testing.T) {
 	t.Parallel()
-	f := &lab.Foreign{Command: []string{"./there-is-no-such-program"}, Limit: time.Minute, Stderr: io.Discard}
-	if result, reason := first(t, f); result.Actual != lab.ClassInvalid || reason == nil {
+	f := &vectors.Foreign{Command: []string{"./there-is-no-such-program"}, Limit: time.Minute, Stderr: io.Discard}
+	if result, reason := first(t, f); result.Actual != vectors.ClassInvalid || reason == nil {
 		t.Errorf("%s, %v", result.Actual, reason)
 	}
 }
@@ -283,6 +284,10 @@ func TestTheCommandFindsAnImplementationThatIgnoresResponses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	binary := filepath.Join(t.TempDir(), "mcpreplay")
+	if out, err := exec.Command("go", "build", "-o", binary, "mcpreplay/cmd/mcpreplay").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
 	for how, want := range map[string]int{"right": 0, "ignores-responses": 1} {
 		cmd := exec.Command(binary, "lab", "vectors", "--json", "--", exe, "implementation", how)
 		var stderr bytes.Buffer
@@ -292,7 +297,7 @@ func TestTheCommandFindsAnImplementationThatIgnoresResponses(t *testing.T) {
 		if err != nil && !errors.As(err, &exit) || cmd.ProcessState.ExitCode() != want {
 			t.Fatalf("%s: %v, want exit code %d: %s", how, err, want, stderr.String())
 		}
-		var results []lab.VectorResult
+		var results []vectors.Result
 		if err := json.Unmarshal(out, &results); err != nil || len(results) != 7 {
 			t.Fatalf("%s: %v: %s", how, err, out)
 		}

@@ -1,4 +1,4 @@
-package lab
+package vectors
 
 import (
 	"bytes"
@@ -25,11 +25,11 @@ func portable(t *testing.T) *Pack {
 // The pack is a contract with other languages: a change here is one of the format.
 func TestPortablePackHasTheSevenVectors(t *testing.T) {
 	t.Parallel()
-	var got []VectorResult
+	var got []Result
 	for _, v := range portable(t).Vectors {
-		got = append(got, VectorResult{Name: v.Name, Expected: v.Expected, Kind: v.Kind})
+		got = append(got, Result{Name: v.Name, Expected: v.Expected, Kind: v.Kind})
 	}
-	want := []VectorResult{
+	want := []Result{
 		{Name: "identical", Expected: "replay", Kind: "reference_policy"},
 		{Name: "changed_accepted_input", Expected: "conflict", Kind: "reference_policy"},
 		{Name: "new_issuance_nonce", Expected: "conflict", Kind: "server_single_use"},
@@ -160,7 +160,7 @@ func TestParsePackRefusesAnEmptyPack(t *testing.T) {
 // What README.md shows is what is asked.
 func TestReadmeShowsTheQuestionThatIsAsked(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("vectors/README.md")
+	text, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

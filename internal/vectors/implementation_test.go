@@ -1,4 +1,4 @@
-package lab_test
+package vectors_test
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 )
 
 // The test binary is a foreign implementation, too, if it is asked to be one. It
-// shares no code with the program: what it knows is what vectors/README.md says.
+// shares no code with the program: what it knows is what README.md says.
 func init() {
 	if len(os.Args) < 3 || os.Args[1] != "implementation" {
 		return

@@ -1,4 +1,6 @@
-package lab
+// Package vectors holds an implementation against the portable vectors: what is to be
+// done with a request once another was accepted under the same operation id.
+package vectors
 
 import (
 	"bytes"
@@ -15,11 +17,11 @@ import (
 	"mcpreplay"
 )
 
-//go:embed vectors/portable-v1.json
+//go:embed portable-v1.json
 var portablePack []byte
 
 // PortablePack is the pack of vectors that the program carries. Its format is in
-// vectors/README.md.
+// README.md.
 func PortablePack() (*Pack, error) { return ParsePack(portablePack) }
 
 // Classification says what is to be done with a request once an earlier one under
@@ -249,9 +251,9 @@ func (p *Pack) question(v Vector, number int32) Question {
 // Classifier answers a question. An error says why there is no answer.
 type Classifier func(context.Context, Question) (Classification, error)
 
-// VectorResult is how one vector was classified. Its members are a contract:
+// Result is how one vector was classified. Its members are a contract:
 // docs/cli.md.
-type VectorResult struct {
+type Result struct {
 	Name     string         `json:"name"`
 	Expected Classification `json:"expected"`
 	Actual   Classification `json:"actual"`
@@ -259,14 +261,14 @@ type VectorResult struct {
 }
 
 // OK reports whether the vector was classified as expected.
-func (r VectorResult) OK() bool { return r.Actual == r.Expected }
+func (r Result) OK() bool { return r.Actual == r.Expected }
 
 // Check asks about every vector, in order. What is no answer is ClassInvalid, with
 // its reason told as soon as it is known. Check fails only when ctx has ended.
-func (p *Pack) Check(ctx context.Context, classify Classifier, invalid func(name string, reason error)) ([]VectorResult, error) {
-	results := make([]VectorResult, 0, len(p.Vectors))
+func (p *Pack) Check(ctx context.Context, classify Classifier, invalid func(name string, reason error)) ([]Result, error) {
+	results := make([]Result, 0, len(p.Vectors))
 	for _, v := range p.Vectors {
-		r := VectorResult{Name: v.Name, Expected: v.Expected, Kind: v.Kind}
+		r := Result{Name: v.Name, Expected: v.Expected, Kind: v.Kind}
 		var err error
 		r.Actual, err = classify(ctx, p.question(v, 1+rand.Int32N(1<<30)))
 		if ctx.Err() != nil {
