@@ -49,7 +49,7 @@ var refusals = map[mcpreplay.Reason]struct {
 	mcpreplay.ReasonRequestState:     {message: "Invalid or expired requestState", next: "Nothing was done. Start the call again from its first round with the same operation_id."},
 	mcpreplay.ReasonKeyRetired:       {next: "The key this operation was recorded under is gone, so the request cannot be compared. Ask get_operation_status what became of the operation."},
 	mcpreplay.ReasonLimit:            {next: "Nothing was done. Send less."},
-	mcpreplay.ReasonUnavailable:      {retryable: true, next: "Nothing was done. Send the same call with the same operation_id again later."},
+	mcpreplay.ReasonUnavailable:      {retryable: true, next: "Nothing was done now. What became of an earlier attempt is for get_operation_status to say. The same call may be sent again later, with the same operation_id."},
 	mcpreplay.ReasonArguments:        {next: "Nothing was done. Correct the arguments."},
 	mcpreplay.ReasonIDInvalid:        {next: "Nothing was done. An operation_id is 4 to 256 printable ASCII characters without spaces, and the same wherever it is given."},
 	mcpreplay.ReasonInputResponse:    {next: "Nothing was done. Answer each input request with an elicitation result."},
