@@ -85,4 +85,29 @@ var mutants = []mutant{
 			"	case errors.Is(err, mcpreplay.ErrUnknown):\n		return nil, a.refuseStore(ctx, err)"}},
 		cells: []string{"fault-error-after-commit-atomic"},
 	},
+	{
+		name: "failed-effect-commits",
+		what: "what a failing effect has done is committed",
+		edits: []edit{{"sqlite/store.go", "		if err != nil {\n			return false, err\n		}\n		e, err := r.change(mcpreplay.Change{\n			To: mcpreplay.StateApplied",
+			"		e, err := r.change(mcpreplay.Change{\n			To: mcpreplay.StateApplied"}},
+		cells: []string{"fault-error-after-issue-insert-atomic"},
+	},
+	{
+		name:  "time-runs-backwards",
+		what:  "the ledger's time follows a clock that was set back",
+		edits: []edit{{"sqlite/change.go", "	if now.Before(info.Time) {", "	if false {"}},
+		cells: []string{"fault-clock-back"},
+	},
+	{
+		name:  "claims-are-retried",
+		what:  "a claim whose owner is gone is told as not done",
+		edits: []edit{{"guard/attempt.go", "	return a.unknown(fmt.Errorf(\"the record is %s and its owner is gone\", rec.State)), nil", "	return nil, a.refuse(mcpreplay.ReasonUnavailable, nil)"}},
+		cells: []string{"fault-exit-after-ledger-insert-partial"},
+	},
+	{
+		name:  "file-not-watched",
+		what:  "a server goes on writing into a file that was replaced",
+		edits: []edit{{"sqlite/file.go", "	for i, f := range c.files {", "	for i, f := range c.files[:0] {"}},
+		cells: []string{"fault-file-replaced"},
+	},
 }
