@@ -103,6 +103,9 @@ func readCell(ctx context.Context, files Files) (*cell, error) {
 		}
 	}
 	for _, p := range c.processes {
+		if err := c.link(p); err != nil {
+			return nil, &FileError{p.Name + TranscriptExtension, err}
+		}
 		calls, faults := p.Calls()
 		c.calls = append(c.calls, calls...)
 		for _, f := range faults {
@@ -112,6 +115,28 @@ func readCell(ctx context.Context, files Files) (*cell, error) {
 	slices.SortStableFunc(c.calls, func(a, b *Call) int { return cmp.Compare(a.At, b.At) })
 	c.nameStates()
 	return c, nil
+}
+
+// link finds the server that an intermediary stands before.
+func (c *cell) link(p *Process) error {
+	for _, r := range p.Records {
+		if r.Event == nil || r.Event.Kind != EventBetween {
+			continue
+		}
+		if p.behind = c.process(r.Event.Server); p.behind == nil || p.behind == p {
+			return fmt.Errorf("it is of an intermediary before %q, which has no transcript", r.Event.Server)
+		}
+	}
+	return nil
+}
+
+func (c *cell) process(name string) *Process {
+	for _, p := range c.processes {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
 }
 
 func readFile(files Files, name string) (*Process, error) {
@@ -214,9 +239,15 @@ func (c *cell) story() Facts {
 			all = append(all, told{at, p.Name + " " + fmt.Sprintf(format, args...)})
 		}
 		for _, r := range p.Records {
-			if r.Event != nil {
+			if r.Event != nil && r.Event.told() {
 				add(r.At, "%s", r.Event.text())
 			}
+		}
+		for _, r := range p.Garbled {
+			add(r.At, "%s %d bytes that are no message", r.Dir, len(r.raw()))
+		}
+		for _, x := range p.Torn {
+			add(x.at, "%s, its body cut off -> nothing", strings.TrimSpace(x.header.Get("Mcp-Method")+" "+x.header.Get("Mcp-Name")))
 		}
 		for _, r := range p.Cut {
 			add(r.At, "%s a line without its end", r.Dir)
@@ -229,10 +260,13 @@ func (c *cell) story() Facts {
 	}
 	for _, call := range c.calls {
 		if call.Method == "tools/call" {
-			all = append(all, told{call.At, call.Process.Name + " " + c.tell(call)})
+			at, line := c.atOnce(call)
+			all = append(all, told{at, call.Process.Name + " " + line + c.tell(call)})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b told) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(all, func(a, b told) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.line, b.line))
+	})
 	facts := make(Facts, len(all))
 	for i, t := range all {
 		facts[i] = t.line
@@ -260,8 +294,11 @@ func (c *cell) tell(call *Call) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s", call.ID, call.Params.Name, compact(call.Params.Arguments))
 	if call.http != nil {
-		if _, shown := principalOf(call.http.header.Get("Authorization")); shown != Principal {
+		if _, shown := principalOf(call.http.header); shown != Principal {
 			fmt.Fprintf(&b, " by %s", shown)
+		}
+		if call.http.header["Idempotency-Key"] != nil {
+			b.WriteString(" with an Idempotency-Key")
 		}
 	}
 	if s := call.Params.RequestState; s != nil {
@@ -275,7 +312,11 @@ func (c *cell) tell(call *Call) string {
 		fmt.Fprintf(&b, " %s=%s", name, answerText(call.Params.InputResponses[name]))
 	}
 	b.WriteString(" -> ")
-	b.WriteString(c.outcome(call))
+	text := c.outcome(call)
+	if c.eitherOf(call) {
+		text = strings.TrimSuffix(text, ", replayed") + ", one of two"
+	}
+	b.WriteString(text)
 	return b.String()
 }
 
@@ -384,14 +425,23 @@ func (c *cell) scope(call *Call) mcpreplay.Scope {
 // process's configuration over stdio.
 func (c *cell) principal(call *Call) string {
 	if call.http != nil {
-		name, _ := principalOf(call.http.header.Get("Authorization"))
+		name, _ := principalOf(call.http.header)
 		return name
 	}
 	return call.Process.setting("--principal", Principal)
 }
 
+// server is the process itself, or the one that an intermediary stands before.
+func (p *Process) server() *Process {
+	if p.behind != nil {
+		return p.behind
+	}
+	return p
+}
+
 // setting is the value of a flag that the process was started with.
 func (p *Process) setting(flag, otherwise string) string {
+	p = p.server()
 	for _, r := range p.Records {
 		if r.Event == nil || r.Event.Kind != EventStart {
 			continue

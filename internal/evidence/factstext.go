@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,12 @@ func (e *Event) has(name string) bool {
 	return false
 }
 
+// told reports whether the story tells of an event. When connections begin and
+// when it is noticed that they ended differs from run to run.
+func (e *Event) told() bool {
+	return e.Kind != EventLink || slices.Contains([]string{"struck", "held", "released", "dropped", "reset", "unreachable"}, e.Text)
+}
+
 // text is the line of an event. Of a start it tells what is not as in the other
 // cells.
 func (e *Event) text() string {
@@ -46,8 +53,17 @@ func (e *Event) text() string {
 		return strings.TrimSpace(fmt.Sprintf("is at %s of %s", e.Point, e.Operation))
 	case EventRelease:
 		return "goes on"
-	case EventAct, EventOutcome:
+	case EventAct:
 		return e.Text
+	case EventOutcome:
+		if e.Conclusion != nil {
+			return e.Conclusion.text(e.Operation)
+		}
+		return e.Text
+	case EventBetween:
+		return "stands before " + e.Server + ": " + e.Text
+	case EventLink:
+		return "connection: " + e.Text
 	}
 	return "does what nobody knows: " + e.Kind
 }

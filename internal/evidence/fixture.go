@@ -3,6 +3,7 @@ package evidence
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"mcpreplay"
@@ -31,16 +32,27 @@ var (
 // Token is the bearer token of a principal.
 func Token(principal string) string { return "published-lab-token-of-" + principal }
 
-// principalOf is whom a request over HTTP is from, by its Authorization header.
-func principalOf(authorization string) (name, shown string) {
-	switch name, ok := strings.CutPrefix(authorization, "Bearer published-lab-token-of-"); {
-	case authorization == "":
+// principalOf is whom a request over HTTP is from, by its Authorization header:
+// one, of a scheme whose name has no case (RFC 9110, section 11.1).
+func principalOf(h http.Header) (name, shown string) {
+	given := h.Values("Authorization")
+	if len(given) == 0 {
 		return "", "nobody"
+	}
+	if len(given) > 1 {
+		return "", "several tokens"
+	}
+	scheme, token, _ := strings.Cut(given[0], " ")
+	name, ok := strings.CutPrefix(token, Token(""))
+	switch {
+	case !strings.EqualFold(scheme, "Bearer"):
+		return "", "a token of scheme " + scheme
 	case !ok || name != "alice" && name != "bob":
 		return "", "a stranger"
-	default:
-		return name, name
+	case scheme != "Bearer":
+		return name, name + " (" + scheme + ")"
 	}
+	return name, name
 }
 
 func ring(secret [32]byte) *mcpreplay.Keyring {

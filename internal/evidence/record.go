@@ -61,8 +61,15 @@ type Event struct {
 	Point     string `json:"point,omitempty"`
 	Operation string `json:"operation,omitempty"`
 
-	// Of an act of the lab, or an outcome that a client came to.
+	// Of an act of the lab, or an outcome that a client came to. Of an intermediary:
+	// its mishap. Of a connection: what happened to it.
 	Text string `json:"text,omitempty"`
+
+	// Of an intermediary: the transcript of the server that it stands before.
+	Server string `json:"server,omitempty"`
+
+	// Of an outcome, where it can be held against what the client was sent.
+	Conclusion *Conclusion `json:"conclusion,omitempty"`
 }
 
 // The kinds of events.
@@ -74,6 +81,8 @@ const (
 	EventRelease = "release" // it may go on
 	EventAct     = "act"     // the lab changed something
 	EventOutcome = "outcome" // a client came to a conclusion
+	EventBetween = "between" // the transcript is one side of an intermediary
+	EventLink    = "link"    // something happened to a connection
 )
 
 // The directions of a record.
@@ -87,6 +96,9 @@ type Clock struct{ start time.Time }
 
 // NewClock starts a clock.
 func NewClock() *Clock { return &Clock{time.Now()} }
+
+// Now is the time since the clock was started.
+func (c *Clock) Now() time.Duration { return time.Since(c.start) }
 
 // Recorder writes a transcript. It is safe for concurrent use. The order of lines
 // is the order of time.
@@ -133,7 +145,35 @@ func text(dir string, conn int, raw []byte) Record {
 func (r *Recorder) write(rec Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec.At = time.Since(r.clock.start).Microseconds()
+	rec.At = r.clock.Now().Microseconds()
+	r.append(rec)
+}
+
+// WireAt and LinkAt record what others have observed on a connection, when they
+// did: in the order of time.
+func (r *Recorder) WireAt(at time.Duration, dir string, conn int, raw []byte) {
+	rec := text(dir, conn, raw)
+	rec.At = at.Microseconds()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.append(rec)
+}
+
+// LinkAt is WireAt for something that happened to the connection.
+func (r *Recorder) LinkAt(at time.Duration, conn int, what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.append(Record{At: at.Microseconds(), Conn: conn, Event: &Event{Kind: EventLink, Text: what}})
+}
+
+// BetweenAt says that what follows is one side of an intermediary.
+func (r *Recorder) BetweenAt(at time.Duration, mishap, server string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.append(Record{At: at.Microseconds(), Event: &Event{Kind: EventBetween, Text: mishap, Server: server}})
+}
+
+func (r *Recorder) append(rec Record) {
 	if r.failed != nil {
 		return
 	}

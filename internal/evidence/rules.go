@@ -17,7 +17,7 @@ import (
 func (c *cell) broken() Facts {
 	facts := Facts(c.faults)
 	for _, rule := range []func() Facts{
-		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkOutcomes, c.checkProofs,
+		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkLeaks, c.checkOutcomes, c.checkConclusions, c.checkProofs,
 	} {
 		facts = append(facts, rule()...)
 	}
@@ -56,7 +56,7 @@ func (c *cell) checkVersions() (facts Facts) {
 
 // guarded reports whether the process keeps a ledger.
 func (p *Process) guarded() bool {
-	for _, r := range p.Records {
+	for _, r := range p.server().Records {
 		if r.Event != nil && r.Event.Kind == EventStart && r.Event.has("--unguarded") {
 			return false
 		}

@@ -51,13 +51,17 @@ func parseMessage(text []byte) (Message, error) {
 	return Message{ID: string(m.ID), Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error, Text: text}, nil
 }
 
-// Process is the transcript of one server process.
+// Process is the transcript of one server process, or of one side of an
+// intermediary that stands before it.
 type Process struct {
 	Name     string
 	Records  []Record
-	Messages []Message // in the order of time
-	Cut      []Record  // lines without their end
-	Silent   []*exchange
+	Messages []Message   // in the order of time
+	Cut      []Record    // lines without their end
+	Garbled  []Record    // lines sent that are no message
+	Torn     []*exchange // requests whose body did not come whole
+
+	behind *Process // an intermediary; this is the server's own
 }
 
 // exchange is one HTTP request and what came back for it.
@@ -90,6 +94,10 @@ func readProcess(name string, recs []Record) (*Process, error) {
 			continue
 		}
 		m, err := parseMessage(r.raw())
+		if err != nil && r.Dir == Sent { // a client may be wrong: the server's answer is what counts
+			p.Garbled = append(p.Garbled, r)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
@@ -165,7 +173,8 @@ func (p *Process) connection(conn int) error {
 		x := &exchange{at: at, method: req.Method, header: req.Header, conn: conn}
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			return fmt.Errorf("read the body of a request: %w", err)
+			p.Torn = append(p.Torn, x)
+			return nil
 		}
 		if len(body) > 0 {
 			m, err := parseMessage(body)
@@ -185,7 +194,6 @@ func (p *Process) response(x *exchange, req *http.Request, r *bufio.Reader, in *
 	at := in.n - r.Buffered()
 	resp, err := http.ReadResponse(r, req)
 	if err != nil { // nothing came, or less than a head
-		p.Silent = append(p.Silent, x)
 		return nil
 	}
 	x.status = resp.StatusCode
@@ -238,18 +246,28 @@ type Call struct {
 // Calls are the requests of a process, in the order they were sent. An error names
 // a message that cannot have been sent by a client and a server that talk to each
 // other.
+//
+// Over HTTP a reply belongs to a request by the exchange that carries it. The
+// same id may pass an intermediary more than once: it sends twice, and lets a
+// client begin a new session.
 func (p *Process) Calls() (calls []*Call, faults []error) {
-	open := map[string]*Call{}
+	type slot struct {
+		http *exchange
+		id   string
+	}
+	open := map[slot]*Call{}
+	used := map[string]bool{}
 	asked := map[string]bool{} // by the server
 	for _, m := range p.Messages {
 		switch {
 		case m.Method != "" && m.ID == "": // a notification
 		case m.Method != "" && m.Sent:
-			if open[m.ID] != nil {
+			if used[m.ID] && p.behind == nil {
 				faults = append(faults, fmt.Errorf("the request id %s is used twice", m.ID))
 			}
+			used[m.ID] = true
 			c := &Call{Message: m, Process: p}
-			open[m.ID], calls = c, append(calls, c)
+			open[slot{m.http, m.ID}], calls = c, append(calls, c)
 		case m.Method != "":
 			if asked[m.ID] {
 				faults = append(faults, fmt.Errorf("the server's request id %s is used twice", m.ID))
@@ -260,15 +278,13 @@ func (p *Process) Calls() (calls []*Call, faults []error) {
 				faults = append(faults, fmt.Errorf("the client answers %s, which the server did not ask", m.ID))
 			}
 		default:
-			c := open[m.ID]
+			c := open[slot{m.http, m.ID}]
 			switch {
 			case m.ID == "null" || m.ID == "": // an error about what could not be read
 			case c == nil:
 				faults = append(faults, fmt.Errorf("there is a reply to %s before any request of that id", m.ID))
 			case c.Reply != nil:
 				faults = append(faults, fmt.Errorf("there are two replies to %s", m.ID))
-			case c.http != m.http:
-				faults = append(faults, fmt.Errorf("the reply to %s came for another request", m.ID))
 			default:
 				reply := m
 				c.Reply = &reply
