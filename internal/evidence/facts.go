@@ -228,18 +228,36 @@ func (c *cell) answered(p *Process, s *stay) bool {
 
 // told is a line of the story and when it happened.
 type told struct {
-	at   int64
-	line string
+	at     int64
+	line   string
+	atOnce bool // see twins
+}
+
+func (t told) compare(o told) int {
+	if order := cmp.Compare(t.at, o.at); order != 0 || !t.atOnce || !o.atOnce {
+		return order
+	}
+	return cmp.Compare(t.line, o.line)
 }
 
 func (c *cell) story() Facts {
 	var all []told
+	for _, call := range c.calls { // before what happened to them
+		if call.Method != "tools/call" {
+			continue
+		}
+		if at, twin := c.twins(call); twin {
+			all = append(all, told{at, call.Process.Name + " at once: " + c.tell(call), true})
+		} else {
+			all = append(all, told{call.At, call.Process.Name + " " + c.tell(call), false})
+		}
+	}
 	for _, p := range c.processes {
 		add := func(at int64, format string, args ...any) {
-			all = append(all, told{at, p.Name + " " + fmt.Sprintf(format, args...)})
+			all = append(all, told{at: at, line: p.Name + " " + fmt.Sprintf(format, args...)})
 		}
 		for _, r := range p.Records {
-			if r.Event != nil && r.Event.told() {
+			if r.Event != nil && r.Event.told() && !c.ofTwins(p, r.Conn) {
 				add(r.At, "%s", r.Event.text())
 			}
 		}
@@ -258,15 +276,7 @@ func (c *cell) story() Facts {
 			}
 		}
 	}
-	for _, call := range c.calls {
-		if call.Method == "tools/call" {
-			at, line := c.atOnce(call)
-			all = append(all, told{at, call.Process.Name + " " + line + c.tell(call)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b told) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.line, b.line))
-	})
+	slices.SortStableFunc(all, told.compare)
 	facts := make(Facts, len(all))
 	for i, t := range all {
 		facts[i] = t.line
@@ -312,11 +322,11 @@ func (c *cell) tell(call *Call) string {
 		fmt.Fprintf(&b, " %s=%s", name, answerText(call.Params.InputResponses[name]))
 	}
 	b.WriteString(" -> ")
-	text := c.outcome(call)
 	if c.eitherOf(call) {
-		text = strings.TrimSuffix(text, ", replayed") + ", one of two"
+		b.WriteString("one of the two replies")
+	} else {
+		b.WriteString(c.outcome(call))
 	}
-	b.WriteString(text)
 	return b.String()
 }
 
@@ -337,15 +347,23 @@ func (c *cell) outcome(call *Call) string {
 	if call.Reply.Error != nil {
 		return errorText(call.Reply.Error)
 	}
-	if call.Params.Name == statusTool {
+	switch call.Params.Name {
+	case statusTool, fenceTool:
 		if text, ok := c.status(call); ok {
+			return text
+		}
+	case listTool:
+		if text, ok := listText(call.Reply.Result); ok {
 			return text
 		}
 	}
 	return c.resultText(call.Reply.Result)
 }
 
-const statusTool = "get_operation_status"
+const (
+	statusTool = "get_operation_status"
+	fenceTool  = "fence_operation"
+)
 
 func (c *cell) resultText(result json.RawMessage) string {
 	v := mcpreplay.ClassifyResult(result)

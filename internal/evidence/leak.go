@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -36,6 +37,23 @@ func (c *cell) checkLeaks() (facts Facts) {
 
 const listTool = "list_my_operations"
 
+// listText is what a list of operations shows.
+func listText(result json.RawMessage) (text string, ok bool) {
+	var r struct {
+		StructuredContent *struct {
+			Operations []struct{ OperationID, State string }
+		}
+	}
+	if json.Unmarshal(result, &r) != nil || r.StructuredContent == nil {
+		return "", false
+	}
+	listed := []string{"lists " + count(len(r.StructuredContent.Operations), "operation")}
+	for _, o := range r.StructuredContent.Operations {
+		listed = append(listed, o.OperationID+" "+o.State)
+	}
+	return strings.Join(listed, ", "), true
+}
+
 // leaks is what a reply shows of a record that is somebody else's, or "".
 func leaks(reply *Message, o *Operation) string {
 	text := string(reply.Text)
@@ -61,8 +79,8 @@ func leaks(reply *Message, o *Operation) string {
 	if json.Unmarshal(reply.Error, &e) != nil {
 		return "an error that cannot be read"
 	}
-	for name := range e.Data {
-		if name != "reason" && name != "operationId" && name != "retryable" {
+	for name := range e.Data { // all that a refusal says by its reason alone
+		if !slices.Contains([]string{"reason", "operationId", "retryable", "nextAction"}, name) {
 			return name
 		}
 	}

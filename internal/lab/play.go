@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
+	"mcpreplay/consumer"
 	"mcpreplay/internal/evidence"
 )
 
@@ -22,7 +24,8 @@ type play struct {
 	transport string // of the cell's servers
 	protocol  string
 	unguarded bool
-	op        string // the usual operation id
+	op        string                            // the usual operation id
+	spoil     func(io.ReadCloser) io.ReadCloser // see Process, of servers to come
 
 	clock *evidence.Clock
 	acts  *evidence.Recorder // of the lab itself, once it has acted
@@ -134,6 +137,14 @@ func (p *play) act(text string, fn func() error) {
 // outcome records what a client came to know of the usual operation.
 func (p *play) outcome(text string) {
 	p.note(evidence.Event{Kind: evidence.EventOutcome, Operation: p.op, Text: text})
+}
+
+// concluded records what a client came to know of the usual operation, in the form
+// that is held against its bytes.
+func (p *play) concluded(client, from string, out consumer.Outcome) {
+	p.note(evidence.Event{Kind: evidence.EventOutcome, Operation: p.op, Conclusion: &evidence.Conclusion{
+		Client: client, From: from, Kind: string(out.Kind), Effect: string(out.Effect), Action: string(out.Action),
+	}})
 }
 
 func (p *play) note(e evidence.Event) {

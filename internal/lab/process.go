@@ -25,6 +25,8 @@ type Process struct {
 	toServer   *lines
 	fromServer *lines
 	ended      chan struct{} // the server's output has been read to its end
+
+	spoil func(io.ReadCloser) io.ReadCloser // what its output goes through, or nil
 }
 
 // NewProcess prepares a server: the binary at exe, run in dir. Its stderr goes to the
@@ -46,6 +48,9 @@ func (p *Process) start(transport string) error {
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return err
+	}
+	if p.spoil != nil {
+		stdout = p.spoil(stdout)
 	}
 	p.rec.Event(evidence.Event{Kind: evidence.EventStart, Transport: transport, Args: p.cmd.Args[1:]})
 	if err := p.cmd.Start(); err != nil {
@@ -112,8 +117,9 @@ func (p *Process) kill() error {
 
 // lines writes whole lines of one direction to the transcript.
 type lines struct {
-	rec *evidence.Recorder
-	dir string
+	rec  *evidence.Recorder
+	dir  string
+	seen func(line []byte) // or nil
 
 	mu   sync.Mutex
 	rest []byte
@@ -129,6 +135,9 @@ func (l *lines) add(b []byte) {
 			return
 		}
 		l.rec.Line(l.dir, l.rest[:end], false)
+		if l.seen != nil {
+			l.seen(l.rest[:end])
+		}
 		l.rest = l.rest[end+1:]
 	}
 }

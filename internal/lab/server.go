@@ -32,9 +32,11 @@ type server struct {
 	addr  string // over HTTP; an intermediary may stand there
 
 	silent bool // what is on the wire is recorded elsewhere
+	keep   bool // one connection serves for all requests, as long as it can
 
 	mu      sync.Mutex
 	conns   int
+	conn    net.Conn // the last one
 	waiting map[string]chan json.RawMessage
 	gone    chan struct{} // closed when the server's output has ended
 	ended   bool
@@ -68,6 +70,7 @@ func (p *play) launch(name string, flags ...string) *server {
 	}
 	args := append([]string{"lab", "serve"}, p.flags(flags)...)
 	s.proc = NewProcess(s.rec, s.said, p.dir, p.exe, args...)
+	s.proc.spoil = p.spoil
 	p.must(s.proc.start(p.transport))
 	p.mu.Lock()
 	p.servers = append(p.servers, s)
@@ -130,7 +133,7 @@ type call struct {
 	state     string // request state; "" for none
 	body      string // answer to the question; "" for none
 	answers   string // the same as raw JSON
-	by        string // principal over HTTP: alice if empty, "-" for no token
+	by        string // principal over HTTP: alice if empty; see authorization
 }
 
 // answer is what came back: nothing at all if raw is nil.
@@ -293,18 +296,19 @@ func (s *server) read() {
 // post sends one request over a connection of its own and reads to its end. What
 // is no whole reply is nil.
 func (s *server) post(id, method string, params map[string]any, by string, body []byte) json.RawMessage {
-	s.mu.Lock()
-	s.conns++
-	n, addr := s.conns, s.addr
-	s.mu.Unlock()
-	conn, err := net.DialTimeout("tcp", addr, replyLimit)
+	conn, n, err := s.dial()
 	if err != nil {
 		return nil
 	}
-	defer conn.Close()
+	if !s.keep {
+		defer conn.Close()
+	}
 	conn.SetDeadline(time.Now().Add(replyLimit - time.Second))
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\n", addr)
+	fmt.Fprintf(&b, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n", conn.RemoteAddr())
+	if !s.keep {
+		b.WriteString("Connection: close\r\n")
+	}
 	fmt.Fprintf(&b, "MCP-Protocol-Version: %s\r\n", s.p.protocol)
 	if s.p.protocol == evidence.ProtocolModern {
 		fmt.Fprintf(&b, "Mcp-Method: %s\r\n", method)
@@ -312,22 +316,83 @@ func (s *server) post(id, method string, params map[string]any, by string, body 
 			fmt.Fprintf(&b, "Mcp-Name: %s\r\n", name)
 		}
 	}
-	if by != "-" {
-		if by == "" {
-			by = evidence.Principal
-		}
-		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", evidence.Token(by))
+	for _, value := range authorization(by) {
+		fmt.Fprintf(&b, "Authorization: %s\r\n", value)
 	}
 	fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n%s", len(body), body)
 	s.wire(evidence.Sent, n, b.Bytes())
 	if _, err := conn.Write(b.Bytes()); err != nil {
 		return nil
 	}
-	raw, _ := io.ReadAll(conn) // a reset ends it as well
+	raw := s.response(conn) // a reset ends it as well
 	if len(raw) > 0 {
 		s.wire(evidence.Received, n, raw)
 	}
 	return lastMessage(raw)
+}
+
+// dial opens a connection, or returns the one that is kept.
+func (s *server) dial() (net.Conn, int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keep && s.conn != nil {
+		return s.conn, s.conns, nil
+	}
+	conn, err := net.DialTimeout("tcp", s.addr, replyLimit)
+	if err != nil {
+		return nil, 0, err
+	}
+	s.conns++
+	s.conn = conn
+	return conn, s.conns, nil
+}
+
+// response reads to the end of the connection or, where it is kept, of the
+// response.
+func (s *server) response(conn net.Conn) []byte {
+	if !s.keep {
+		raw, _ := io.ReadAll(conn)
+		return raw
+	}
+	var raw bytes.Buffer
+	resp, err := http.ReadResponse(bufio.NewReader(io.TeeReader(conn, &raw)), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
+	if err != nil || resp.Close {
+		s.giveUp()
+	}
+	return raw.Bytes()
+}
+
+// giveUp closes the last connection: the client waits no longer.
+func (s *server) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+}
+
+// authorization is the header that says on whose behalf a request is: that of
+// alice, of nobody for "-", several for "alice+bob", another scheme for
+// "Basic:alice".
+func authorization(by string) (values []string) {
+	switch by {
+	case "-":
+		return nil
+	case "":
+		by = evidence.Principal
+	}
+	for who := range strings.SplitSeq(by, "+") {
+		scheme, name, ok := strings.Cut(who, ":")
+		if !ok {
+			scheme, name = "Bearer", who
+		}
+		values = append(values, scheme+" "+evidence.Token(name))
+	}
+	return values
 }
 
 func (s *server) wire(dir string, conn int, raw []byte) {

@@ -1,0 +1,48 @@
+package lab
+
+func identityCells() []cell {
+	return []cell{
+		{id: "transport-identities", title: "each request has the identity of its own token", expected: "unauthorized_not_equivalent", script: identities},
+		{id: "transport-tokens", title: "no token, a wrong one, several, another scheme", expected: "refused_before_dispatch", script: tokens},
+	}
+}
+
+// identities has bob try everything at alice's operation. All that he may learn is
+// that an id is taken, and only by trying to write.
+func identities(p *play) {
+	const bob = "bob"
+	s := p.start("server")
+	state := commit(s)
+	s.send(status(12))
+	s.send(call{id: 13, tool: statusTool, by: bob})
+	s.send(call{id: 14, state: state, body: alpha, by: bob})
+	bobs := s.send(call{id: 15, by: bob}).state
+	s.send(call{id: 16, state: bobs, body: alpha, by: bob})
+	s.send(call{id: 17, state: bobs, body: beta, by: bob})
+	s.send(call{id: 18, tool: "fence_operation", by: bob})
+	s.send(call{id: 19, tool: "list_my_operations", operation: "-", by: bob})
+	s.send(call{id: 20, tool: statusTool, by: bob})
+	s.send(status(21))
+	s.stop()
+}
+
+// tokens asks and writes as those whom nobody knows, before and after there is
+// something to find.
+func tokens(p *play) {
+	s := p.start("server")
+	state := s.send(call{id: 10}).state
+	n := 10
+	try := func() {
+		for _, by := range []string{"-", "mallory", "alice+bob", "alice+alice", "Basic:alice", "bearer:mallory"} {
+			s.send(call{id: n + 1, tool: statusTool, by: by})
+			s.send(call{id: n + 2, state: state, body: alpha, by: by})
+			n += 2
+		}
+	}
+	try()
+	s.send(status(90))
+	s.send(call{id: 91, state: state, body: alpha, by: "bearer:alice"}) // the name of a scheme has no case
+	try()
+	s.send(call{id: 92, tool: statusTool, by: "BEARER:alice"})
+	s.stop()
+}
