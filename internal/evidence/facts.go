@@ -287,6 +287,10 @@ func (c *cell) story() Facts {
 // aside is what is told of a message that is neither a call nor its reply.
 func (c *cell) aside(m Message) string {
 	switch {
+	case m.Method == "notifications/cancelled" && m.http != nil:
+		// A client sends it beside its call, when it finds the time or not at all,
+		// and over stateless HTTP it is about nothing.
+		return ""
 	case m.Method == "notifications/cancelled":
 		return "cancels " + string(m.Params.RequestID)
 	case m.Method == "elicitation/create" && !m.Sent:

@@ -74,11 +74,16 @@ func (u *user) session(t mcp.Transport) *consumer.Session {
 	return session
 }
 
-// call makes the usual call and records what the consumer concludes.
-func (u *user) call(ctx context.Context, client string, s *consumer.Session) {
+// call makes the usual call and records what the consumer concludes, once
+// whatever happens at the same time has happened.
+func (u *user) call(ctx context.Context, client string, s *consumer.Session, meanwhile ...func()) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	u.p.concluded(client, evidence.FromCall, u.Call(ctx, s, u.intent))
+	out := u.Call(ctx, s, u.intent)
+	for _, wait := range meanwhile {
+		wait()
+	}
+	u.p.concluded(client, evidence.FromCall, out)
 }
 
 // reconcile asks what became of it, and records that.
@@ -111,10 +116,11 @@ func loseConsumer(p *play, m faults.Mishap) {
 			giveUp()
 		}()
 	}
-	u.call(ctx, clientSide, session)
-	if m == faults.DelayReply {
-		i.await(faults.Dropped, 1)
-	}
+	u.call(ctx, clientSide, session, func() {
+		if m == faults.DelayReply {
+			i.await(faults.Dropped, 1)
+		}
+	})
 	i.struck(1)
 	session.Close() // one that the SDK gave up says so
 	session = u.connect(s, authorized)

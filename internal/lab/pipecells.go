@@ -193,11 +193,12 @@ func overdueConsumer(p *play) {
 		s.reached()
 		giveUp()
 	}()
-	u.call(ctx, s.name, session)
-	select { // the SDK says so when it finds the time
-	case <-cancelled:
-	case <-p.ctx.Done():
-	}
+	u.call(ctx, s.name, session, func() {
+		select { // the SDK says so when it finds the time
+		case <-cancelled:
+		case <-p.ctx.Done():
+		}
+	})
 	u.reconcile(s.name, session)
 	s.release()
 	p.leave(s, 0)
