@@ -59,7 +59,7 @@ func (e *Event) text() string {
 		if e.Conclusion != nil {
 			return e.Conclusion.text(e.Operation)
 		}
-		return e.Text
+		return "concludes nothing"
 	case EventBetween:
 		return "stands before " + e.Server + ": " + e.Text
 	case EventLink:

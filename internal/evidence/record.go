@@ -61,14 +61,14 @@ type Event struct {
 	Point     string `json:"point,omitempty"`
 	Operation string `json:"operation,omitempty"`
 
-	// Of an act of the lab, or an outcome that a client came to. Of an intermediary:
-	// its mishap. Of a connection: what happened to it.
+	// Of an act of the lab: what it changed. Of an intermediary: its mishap. Of a
+	// connection: what happened to it.
 	Text string `json:"text,omitempty"`
 
 	// Of an intermediary: the transcript of the server that it stands before.
 	Server string `json:"server,omitempty"`
 
-	// Of an outcome, where it can be held against what the client was sent.
+	// Of an outcome: what the client concludes.
 	Conclusion *Conclusion `json:"conclusion,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 func (c *cell) broken() Facts {
 	facts := Facts(c.faults)
 	for _, rule := range []func() Facts{
-		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkLeaks, c.checkOutcomes, c.checkConclusions, c.checkProofs,
+		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkLeaks, c.checkConclusions, c.checkProofs,
 	} {
 		facts = append(facts, rule()...)
 	}
@@ -421,24 +421,6 @@ func sameBody(a, b json.RawMessage) bool {
 	y, okY := read(b)
 	return okX && okY && x.IsError == y.IsError && bytes.Equal(x.StructuredContent, y.StructuredContent) &&
 		slices.EqualFunc(x.Content, y.Content, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
-}
-
-// checkOutcomes: a client that says it has a result was sent one.
-func (c *cell) checkOutcomes() (facts Facts) {
-	for _, p := range c.processes {
-		for _, r := range p.Records {
-			if r.Event == nil || r.Event.Kind != EventOutcome || r.Event.Operation == "" || strings.Contains(r.Event.Text, "unknown") || strings.Contains(r.Event.Text, "not_sent") {
-				continue
-			}
-			told := slices.ContainsFunc(c.calls, func(call *Call) bool {
-				return call.Reply != nil && call.Reply.At <= r.At && call.Operation() == r.Event.Operation
-			})
-			if !told {
-				facts = append(facts, broken("guessed_outcome", "%s: %q, and no reply about %s had come", p.Name, r.Event.Text, r.Event.Operation))
-			}
-		}
-	}
-	return facts
 }
 
 // checkProofs: the project's own proof of each ledger finds nothing.

@@ -54,13 +54,12 @@ func (s *server) between(m faults.Mishap, o faults.IntermediaryOptions) *interme
 	return i
 }
 
-// continuations are selected by their body; a head alone may be any call of the
-// tool, and says which it is by its place: the second on the way.
+// continuations are known by their body.
 func continuations(body []byte, h http.Header) bool {
 	return strings.Contains(string(body), `"inputResponses"`)
 }
 
-// second selects the second call of the tool, for a mishap that sees no body.
+// second selects the second call of the tool, for a mishap that sees heads alone.
 func second() func([]byte, http.Header) bool {
 	var mu sync.Mutex
 	n := 0

@@ -134,11 +134,6 @@ func (p *play) act(text string, fn func() error) {
 	}
 }
 
-// outcome records what a client came to know of the usual operation.
-func (p *play) outcome(text string) {
-	p.note(evidence.Event{Kind: evidence.EventOutcome, Operation: p.op, Text: text})
-}
-
 // concluded records what a client came to know of the usual operation, in the form
 // that is held against its bytes.
 func (p *play) concluded(client, from string, out consumer.Outcome) {
