@@ -32,7 +32,7 @@ func TestWrappedStoreKeepsTheContract(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return faults.Wrap[*sqlite.Tx](s, fault, faults.Hooks{Exit: func(int) {}, Hold: func(faults.Fault, string) {}})
+			return faults.Wrap[*sqlite.Tx](s, fault, faults.Hooks{Exit: func(int) {}, Hold: func(context.Context, faults.Fault, string) {}})
 		}
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) mcpreplay.Store { return open(t) })

@@ -206,7 +206,7 @@ func strike(t *testing.T, mode, point, actions string, code int, reached map[str
 			struck := func() { at = append(at, strings.Join(l.log, " ")) }
 			s := faults.Wrap[int](l, f, faults.Hooks{
 				Exit: func(code int) { struck(); panic(exited(code)) },
-				Hold: func(held faults.Fault, operation string) {
+				Hold: func(_ context.Context, held faults.Fault, operation string) {
 					struck()
 					if held != f || operation != key.ID {
 						t.Errorf("it holds %s at %s", operation, held)
@@ -278,7 +278,7 @@ func TestWritesAreCountedByOperation(t *testing.T) {
 	l := &ledger{}
 	var at []string
 	s := faults.Wrap[int](l, faults.Fault{Action: faults.Hold, Point: faults.AfterWrite, Write: 2}, faults.Hooks{
-		Hold: func(_ faults.Fault, operation string) { at = append(at, operation) },
+		Hold: func(_ context.Context, _ faults.Fault, operation string) { at = append(at, operation) },
 	})
 	for _, id := range []string{"op-1", "op-2", "op-2", "op-1"} {
 		if _, err := s.Advance(context.Background(), mcpreplay.Change{Key: mcpreplay.Key{ID: id}}); err != nil {

@@ -15,8 +15,8 @@ type Hooks struct {
 	Exit func(code int)
 
 	// Hold is called at the point, with the id of the operation, and returns when
-	// the write may go on.
-	Hold func(f Fault, operation string)
+	// the write may go on. ctx is that of the write there.
+	Hold func(ctx context.Context, f Fault, operation string)
 }
 
 // errInjected is the error of an effect that was told to fail.
@@ -39,7 +39,7 @@ type store[Tx any] struct {
 
 // at is called at every point. The error is what to return there instead of going
 // on.
-func (s *store[Tx]) at(p Point, n int, operation string) error {
+func (s *store[Tx]) at(ctx context.Context, p Point, n int, operation string) error {
 	s.mu.Lock()
 	here := !s.done && s.fault.Point == p && s.fault.Write == n
 	s.done = s.done || here
@@ -51,7 +51,7 @@ func (s *store[Tx]) at(p Point, n int, operation string) error {
 	case Exit:
 		s.hooks.Exit(codes[p])
 	case Hold:
-		s.hooks.Hold(s.fault, operation)
+		s.hooks.Hold(ctx, s.fault, operation)
 	case Panic:
 		panic(fmt.Sprintf("injected at %s", s.fault))
 	case Fail:
@@ -83,38 +83,38 @@ func (s *store[Tx]) write(key mcpreplay.Key) int {
 }
 
 func (s *store[Tx]) Apply(ctx context.Context, op mcpreplay.Operation, effect func(context.Context, Tx) (mcpreplay.Outcome, error)) (mcpreplay.Record, bool, error) {
-	if err := s.at(BeforeWrite, 0, op.ID); err != nil {
+	if err := s.at(ctx, BeforeWrite, 0, op.ID); err != nil {
 		return mcpreplay.Record{}, false, err
 	}
 	n := s.write(op.Key)
 	rec, started, err := s.Applier.Apply(ctx, op, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
-		if err := s.at(AfterLedgerInsert, 0, op.ID); err != nil {
+		if err := s.at(ctx, AfterLedgerInsert, 0, op.ID); err != nil {
 			return mcpreplay.Outcome{}, err
 		}
 		out, err := effect(ctx, tx)
 		if err == nil {
-			err = s.at(AfterIssueInsert, 0, op.ID)
+			err = s.at(ctx, AfterIssueInsert, 0, op.ID)
 		}
-		return out, s.inWrite(n, op.ID, err)
+		return out, s.inWrite(ctx, n, op.ID, err)
 	})
-	if failed := s.after(rec, n, started, op.ID, err); failed != nil {
+	if failed := s.after(ctx, rec, n, started, op.ID, err); failed != nil {
 		return mcpreplay.Record{}, false, failed
 	}
 	return rec, started, err
 }
 
 func (s *store[Tx]) Begin(ctx context.Context, op mcpreplay.Operation, first mcpreplay.Change) (mcpreplay.Record, bool, error) {
-	if err := s.at(BeforeWrite, 0, op.ID); err != nil {
+	if err := s.at(ctx, BeforeWrite, 0, op.ID); err != nil {
 		return mcpreplay.Record{}, false, err
 	}
 	n := s.write(op.Key)
 	rec, started, err := s.Applier.Begin(ctx, op, first)
 	if err == nil && started && !rec.State.Final() {
-		if err := s.at(AfterLedgerInsert, 0, op.ID); err != nil {
+		if err := s.at(ctx, AfterLedgerInsert, 0, op.ID); err != nil {
 			return rec, true, err
 		}
 	}
-	if failed := s.after(rec, n, started, op.ID, err); failed != nil {
+	if failed := s.after(ctx, rec, n, started, op.ID, err); failed != nil {
 		return mcpreplay.Record{}, false, failed
 	}
 	return rec, started, err
@@ -125,14 +125,14 @@ func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect fu
 	rec, err := s.Applier.ApplyStep(ctx, c, func(ctx context.Context, tx Tx, c *mcpreplay.Change) error {
 		err := effect(ctx, tx, c)
 		if err == nil {
-			err = s.at(AfterIssueInsert, 0, c.Key.ID)
+			err = s.at(ctx, AfterIssueInsert, 0, c.Key.ID)
 		}
-		return s.inWrite(n, c.Key.ID, err)
+		return s.inWrite(ctx, n, c.Key.ID, err)
 	})
 	if err == nil && !rec.State.Final() {
-		s.at(AfterPartialFirstCommit, 0, c.Key.ID)
+		s.at(ctx, AfterPartialFirstCommit, 0, c.Key.ID)
 	}
-	if failed := s.after(rec, n, true, c.Key.ID, err); failed != nil {
+	if failed := s.after(ctx, rec, n, true, c.Key.ID, err); failed != nil {
 		return mcpreplay.Record{}, failed
 	}
 	return rec, err
@@ -141,7 +141,7 @@ func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect fu
 func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
 	n := s.write(c.Key)
 	rec, err := s.Applier.Advance(ctx, c)
-	if failed := s.after(rec, n, true, c.Key.ID, err); failed != nil {
+	if failed := s.after(ctx, rec, n, true, c.Key.ID, err); failed != nil {
 		return mcpreplay.Record{}, failed
 	}
 	return rec, err
@@ -149,24 +149,24 @@ func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.
 
 // inWrite is where the effect of a transaction has ended with err, before the
 // transaction does. What is injected takes the place of what the effect said.
-func (s *store[Tx]) inWrite(n int, operation string, err error) error {
-	if injected := s.at(InWrite, n, operation); injected != nil {
+func (s *store[Tx]) inWrite(ctx context.Context, n int, operation string, err error) error {
+	if injected := s.at(ctx, InWrite, n, operation); injected != nil {
 		return injected
 	}
 	return err
 }
 
 // after is where a transaction has ended, one way or the other.
-func (s *store[Tx]) after(rec mcpreplay.Record, n int, started bool, operation string, err error) error {
+func (s *store[Tx]) after(ctx context.Context, rec mcpreplay.Record, n int, started bool, operation string, err error) error {
 	var effect *mcpreplay.EffectError
 	if errors.As(err, &effect) {
-		s.at(AfterRollback, 0, operation)
+		s.at(ctx, AfterRollback, 0, operation)
 	}
 	if err == nil && started && rec.State.Final() {
-		if failed := s.at(AfterCommit, 0, operation); failed != nil {
+		if failed := s.at(ctx, AfterCommit, 0, operation); failed != nil {
 			return failed
 		}
 	}
-	s.at(AfterWrite, n, operation)
+	s.at(ctx, AfterWrite, n, operation)
 	return nil
 }

@@ -112,7 +112,7 @@ func TestImpossibleTranscriptsAreFaults(t *testing.T) {
 		{"an id used twice", []piece{{sent, 0, `{"id":1,"method":"a"}`}, {sent, 0, `{"id":1,"method":"a"}`}}, "used twice"},
 		{"an answer to nothing", []piece{{sent, 0, replyTo(7)}}, "did not ask"},
 		{"a question asked twice", []piece{{received, 0, `{"id":1,"method":"a"}`}, {received, 0, `{"id":1,"method":"a"}`}}, "used twice"},
-		{"the reply to another request", []piece{{sent, 1, post(1)}, {sent, 2, post(2)}, {received, 1, jsonResponse(replyTo(2))}}, "another request"},
+		{"the reply to another request", []piece{{sent, 1, post(1)}, {sent, 2, post(2)}, {received, 1, jsonResponse(replyTo(2))}}, "a reply to 2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

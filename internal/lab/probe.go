@@ -38,18 +38,30 @@ func dialProbe(addr string) (*probeLine, error) {
 	return &probeLine{conn: conn}, nil
 }
 
+// The words that let a write go on. After the second it goes on once its context is
+// cancelled, if it can be: that a cancellation was read does not say that it was
+// carried out.
+const (
+	goOn          = "go on\n"
+	goOnCancelled = "go on when cancelled\n"
+)
+
 // hold waits. A probe that is gone ends the process: to go on would be to pretend
 // that the lab had agreed.
-func (p *probeLine) hold(f faults.Fault, operation string) {
+func (p *probeLine) hold(ctx context.Context, f faults.Fault, operation string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err := json.NewEncoder(p.conn).Encode(reached{strings.TrimPrefix(f.String(), string(faults.Hold)+"-"), operation})
+	word := ""
 	if err == nil {
-		_, err = bufio.NewReader(p.conn).ReadString('\n')
+		word, err = bufio.NewReader(p.conn).ReadString('\n')
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "mcpreplay lab serve: error: the probe is gone: %v\n", err)
 		os.Exit(1)
+	}
+	if word == goOnCancelled && ctx.Done() != nil {
+		<-ctx.Done()
 	}
 }
 
@@ -88,8 +100,8 @@ func (p *probe) wait(ctx context.Context) (at reached, err error) {
 }
 
 // release lets the server go on.
-func (p *probe) release() error {
-	_, err := p.conn.Write([]byte("go on\n"))
+func (p *probe) release(word string) error {
+	_, err := p.conn.Write([]byte(word))
 	return err
 }
 

@@ -52,7 +52,7 @@ func TestEveryRuleCanBeBroken(t *testing.T) {
 		}},
 		{"changed_result", func(d damaged) { d.edit(restart, `created 1`, `created 2`) }},
 		{"guessed_outcome", func(d damaged) {
-			d.write("cells/03-stdio/lab.jsonl", []byte(`{"at":0,"event":{"kind":"outcome","operation":"case-03","text":"result, return_stored_result"}}`+"\n"))
+			d.write("cells/03-stdio/lab.jsonl", []byte(`{"at":99999999,"event":{"kind":"outcome","operation":"case-03","conclusion":{"client":"crash","from":"call","kind":"verdict","effect":"applied","action":"return_stored_result"}}}`+"\n"))
 		}},
 	}
 	for _, tt := range tests {

@@ -472,7 +472,13 @@ func (s *server) reached() {
 }
 
 // release lets it go on.
-func (s *server) release() {
+func (s *server) release() { s.goOn(goOn) }
+
+// releaseCancelled lets it go on once the server has carried the cancellation out,
+// where there is something to carry out.
+func (s *server) releaseCancelled() { s.goOn(goOnCancelled) }
+
+func (s *server) goOn(word string) {
 	s.rec.Event(evidence.Event{Kind: evidence.EventRelease})
-	s.p.must(s.probe.release())
+	s.p.must(s.probe.release(word))
 }

@@ -32,7 +32,7 @@ func stopCells() (all []cell) {
 }
 
 // cancelled cancels a call at a point. The reply to what was sent after the
-// cancellation shows that it was read before the call may go on.
+// cancellation shows that it was read, and the write goes on when it was carried out.
 func cancelled(p *play, mode, point string) {
 	s := p.start("server", "--fault", "hold-"+point)
 	state := s.send(asked(10, mode)).state
@@ -40,7 +40,7 @@ func cancelled(p *play, mode, point string) {
 	s.reached()
 	s.notify("notifications/cancelled", map[string]any{"requestId": 11, "_meta": s.meta()})
 	s.request("80", "tools/list", map[string]any{"_meta": s.meta()}, "")
-	s.release()
+	s.releaseCancelled()
 	s.stop() // which waits for what is running
 	recovered(p, mode, state)
 }
