@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"math"
 	"os"
 	"slices"
@@ -24,6 +26,7 @@ type labFlags struct {
 	faults         []string
 	probe          string
 	unguarded      bool
+	untilEnd       bool
 	stateKey       string
 	fingerprintKey string
 	lease          time.Duration
@@ -83,6 +86,7 @@ lab's probe lets it go on. Of several faults the first is the closest to the led
 	flags.Float64Var(&lf.clock, "clock", 0, "seconds since 1970 at which the clock stands still")
 	flags.StringSliceVar(&lf.faults, "fault", nil, "what goes wrong, and where; may be several, with commas between")
 	flags.StringVar(&lf.probe, "probe", "", "address at which the lab waits for a fault that holds")
+	flags.BoolVar(&lf.untilEnd, "until-eof", false, "over HTTP, end when standard input does")
 	flags.BoolVar(&lf.unguarded, "unguarded", false, "serve the same tool without a guard, which does its work as often as it is asked")
 	flags.StringVar(&lf.stateKey, "state-key-hex", "", "secret that seals request state, in hexadecimal")
 	flags.StringVar(&lf.fingerprintKey, "fingerprint-key-hex", "", "secret of the fingerprints, in hexadecimal (default: the one of request state)")
@@ -157,4 +161,17 @@ func (f *labFlags) control(s *sqlite.Store) *mcp.Server {
 			os.Exit(faults.Fault{Point: faults.AfterCommit}.Code())
 		}
 	})
+}
+
+// untilEOF ends the context with the input, if that was asked for: a server whose
+// lab is gone must not stay.
+func (f *labFlags) untilEOF(ctx context.Context, input io.Reader) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
+	if f != nil && f.untilEnd {
+		go func() {
+			io.Copy(io.Discard, input)
+			stop()
+		}()
+	}
+	return ctx, stop
 }

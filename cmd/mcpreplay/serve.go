@@ -142,6 +142,8 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		server = lab.control(store)
 	}
 	if httpOptions != nil {
+		ctx, stop := lab.untilEOF(ctx, e.stdin)
+		defer stop()
 		return serveHTTP(ctx, f.http, server, httpOptions)
 	}
 	if err := (&guard.Stdio{In: e.stdin, Out: e.stdout, Logger: log}).Run(ctx, server); err != nil {

@@ -166,7 +166,7 @@ func (p *play) flags(given []string) []string {
 		flags = append(flags, "--unguarded")
 	}
 	if p.transport == overHTTP {
-		flags = append(flags, "--http", "127.0.0.1:0", "--token", "alice="+evidence.Token("alice"), "--token", "bob="+evidence.Token("bob"))
+		flags = append(flags, "--http", "127.0.0.1:0", "--until-eof", "--token", "alice="+evidence.Token("alice"), "--token", "bob="+evidence.Token("bob"))
 	}
 	for i := 0; i < len(given); i += 2 { // a flag given replaces the usual one
 		replaced := false

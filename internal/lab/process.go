@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -108,6 +109,9 @@ func (p *Process) wait(limit time.Duration) (int, error) {
 func (p *Process) kill() error {
 	p.rec.Event(evidence.Event{Kind: evidence.EventKill})
 	err := p.cmd.Process.Kill()
+	if errors.Is(err, os.ErrProcessDone) { // it was killed at a reply
+		err = nil
+	}
 	<-p.ended
 	p.cmd.Wait() // says that it was killed
 	p.toServer.finish()

@@ -41,6 +41,7 @@ type server struct {
 	gone    chan struct{} // closed when the server's output has ended
 	ended   bool
 
+	dieAt string                   // the reply at which the server is killed
 	onAsk func(id json.RawMessage) // a request of the server; nil: it is left unanswered
 }
 
@@ -283,6 +284,9 @@ func (s *server) read() {
 			delete(s.waiting, string(m.ID))
 		}
 		asked := s.onAsk
+		if m.Method == "" && string(m.ID) == s.dieAt {
+			s.proc.cmd.Process.Kill() // before anybody does anything with the reply
+		}
 		s.mu.Unlock()
 		switch {
 		case m.Method != "" && m.ID != nil && asked != nil:

@@ -1,5 +1,7 @@
 package lab
 
+import "fmt"
+
 import "syscall"
 
 // stopCells stop what is running: its client no longer wants it, or the process is
@@ -28,7 +30,7 @@ func stopCells() (all []cell) {
 			terminated(p, c.mode, c.point)
 		}))
 	}
-	return all
+	return append(all, faultCell("kill-at-reply", "the process is killed at the moment its reply comes", "acknowledged_stays", killedAtReply))
 }
 
 // cancelled cancels a call at a point. The reply to what was sent after the
@@ -43,6 +45,29 @@ func cancelled(p *play, mode, point string) {
 	s.releaseCancelled()
 	s.stop() // which waits for what is running
 	recovered(p, mode, state)
+}
+
+// killedAtReply kills servers in the very moment in which their replies come: what
+// they have acknowledged must be there by then.
+func killedAtReply(p *play) {
+	const rounds = 5
+	operation := func(n int) string { return fmt.Sprintf("%s-%d", p.op, n) }
+	for n := range rounds {
+		s := p.start(fmt.Sprintf("killed-%d", n+1))
+		c := call{id: 10, operation: operation(n + 1)}
+		c.state = s.send(c).state
+		c.id, c.body = 11, alpha
+		s.mu.Lock()
+		s.dieAt = "11"
+		s.mu.Unlock()
+		s.send(c)
+		s.kill()
+	}
+	s := p.start("restart")
+	for n := range rounds {
+		s.send(call{id: 20 + n, tool: "get_operation_status", operation: operation(n + 1)})
+	}
+	s.stop()
 }
 
 func terminated(p *play, mode, point string) {

@@ -110,4 +110,34 @@ var mutants = []mutant{
 		edits: []edit{{"sqlite/file.go", "	for i, f := range c.files {", "	for i, f := range c.files[:0] {"}},
 		cells: []string{"fault-file-replaced"},
 	},
+	{
+		name:  "fence-forgotten",
+		what:  "a fence does not stop a request that arrives late",
+		edits: []edit{{"guard/attempt.go", "	if rec.Fenced {", "	if rec.Fenced && rec.Tool != \"\" {"}},
+		cells: []string{"transport-late-fenced"},
+	},
+	{
+		name:  "any-token",
+		what:  "a token that nobody has is alice's",
+		edits: []edit{{"guard/bearer.go", "		if principal := h.principalOf(token); principal != \"\" {", "		if principal := cmp.Or(h.principalOf(token), \"alice\"); principal != \"\" {"}, {"guard/bearer.go", "import (\n", "import (\n	\"cmp\"\n"}},
+		cells: []string{"transport-tokens"},
+	},
+	{
+		name:  "lost-is-failure",
+		what:  "the consumer takes a lost reply for a call that was not sent",
+		edits: []edit{{"consumer/consumer.go", "	return unknown(mcpreplay.Verdict{}, fmt.Sprintf(\"no reply came: %v\", err), err), nil", "	return notSent(err), nil"}},
+		cells: []string{"transport-drop-reply-consumer", "transport-answer-502-consumer"},
+	},
+	{
+		name:  "keys-kept",
+		what:  "the consumer lets an Idempotency-Key through",
+		edits: []edit{{"consumer/http.go", "		if _, ok := req.Header[name]; ok {", "		if _, ok := req.Header[name]; ok && req.Method == http.MethodGet {"}},
+		cells: []string{"transport-key-consumer"},
+	},
+	{
+		name:  "reply-during-commit",
+		what:  "the reply is sent while the commit is on its way",
+		edits: []edit{{"sqlite/writer.go", "	w.phase = committing\n	if err := w.commit(); err != nil {", "	w.phase = committing\n	r.done <- nil\n	r.done = make(chan error, 1)\n	if err := w.commit(); err != nil {"}},
+		cells: []string{"fault-disk-full-atomic"},
+	},
 }
