@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"mcpreplay"
 	"mcpreplay/internal/evidence"
@@ -129,6 +130,9 @@ func (v attemptView) print(w io.Writer) error {
 		verdict = fmt.Sprintf("NOT verified: %s", count(len(v.Problems), "problem"))
 	}
 	_, err := fmt.Fprintf(w, "%s\ninventory  %s\n%s\n", sumText(v.Summary), v.Inventory, verdict)
+	if err == nil && len(v.Unasked) > 0 {
+		_, err = fmt.Fprintf(w, "not asked for, and not shown: %s\n", strings.Join(v.Unasked, " "))
+	}
 	for _, p := range v.Problems {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "  %s  %s: %s\n", plain(p.File), p.Rule, plain(p.Detail))

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // The files of an attempt directory. Beside them is only cells, with a directory
@@ -52,7 +53,10 @@ type CellSpec struct {
 	Title    string `json:"title"`
 	Expected string `json:"expected"` // its outcome in a word
 	Control  bool   `json:"control"`  // it must break a rule: the lab is blind if it does not
-	Want     Facts  `json:"want"`
+	// Transport is how its servers are spoken to: the story of a cell is often that of
+	// another over another transport.
+	Transport string `json:"transport"`
+	Want      Facts  `json:"want"`
 }
 
 // Status is how a cell ended.
@@ -291,7 +295,7 @@ type entry struct {
 func (e entry) String() string { return fmt.Sprintf("%s %d %s", e.digest, e.size, e.name) }
 
 func enter(root *os.Root, name string) (entry, error) {
-	f, err := root.Open(name)
+	f, err := openFile(root, name)
 	if err != nil {
 		return entry{}, err
 	}
@@ -322,8 +326,35 @@ func parseInventory(text []byte) ([]entry, error) {
 	return entries, err
 }
 
-// maxFile is more than any file of an attempt has.
-const maxFile = 256 << 20
+// What an attempt may have: more than any has.
+const (
+	maxFile  = 256 << 20 // bytes of a file
+	maxFiles = 10_000
+)
+
+// openFile opens a file for reading. What was put in its place since it was listed
+// is not followed and not waited for.
+func openFile(root *os.Root, name string) (io.ReadCloser, error) {
+	listed, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	is, err := f.Stat()
+	if err == nil && (!is.Mode().IsRegular() || !os.SameFile(listed, is) || is.Size() > maxFile) {
+		err = errors.New("it is not the file that was listed")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(f, maxFile), f}, nil
+}
 
 // walk lists the files of an attempt, sorted. Anything that is neither a file nor
 // a directory that an attempt has is an error that names it.
@@ -343,7 +374,9 @@ func walk(root *os.Root) ([]string, error) {
 			if info.Size() > maxFile {
 				return &FileError{name, fmt.Errorf("it has %d bytes, more than any file of an attempt", info.Size())}
 			}
-			names = append(names, name)
+			if names = append(names, name); len(names) > maxFiles {
+				return &FileError{name, fmt.Errorf("there are more than %d files", maxFiles)}
+			}
 		case !d.IsDir():
 			return &FileError{name, errors.New("it is no regular file; links are not followed")}
 		case name != "." && name != cellsDir && (path.Dir(name) != cellsDir || depth != 1):

@@ -2,12 +2,28 @@ package evidence
 
 import (
 	"context"
-	"path/filepath"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
 )
 
 // DeriveCell reads the facts of one cell of the attempt in dir.
 func DeriveCell(ctx context.Context, dir, id string) (Facts, error) {
-	return Derive(ctx, dirFiles(filepath.Join(dir, cellsDir, id)))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	names, err := walk(root)
+	if err != nil {
+		return nil, err
+	}
+	files := &rootFiles{root, path.Join(cellsDir, id), names}
+	if own, _ := files.Names(); len(own) == 0 {
+		return nil, fmt.Errorf("the attempt has no cell %s: %w", id, fs.ErrNotExist)
+	}
+	return Derive(ctx, files)
 }
 
 // Compare shows facts beside those that are wanted: "  " before what is in both,

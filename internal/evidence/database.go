@@ -3,6 +3,7 @@ package evidence
 import (
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -50,6 +51,8 @@ type Operation struct {
 	Result                 []byte // nil if there is none
 	Digests                mcpreplay.Digests
 	Authority, Retention   sql.NullInt64 // microseconds
+	Owner                  string
+	Position, Updated      int64
 	ResultIsError, Dropped bool
 }
 
@@ -65,6 +68,14 @@ var tables = []string{
 	"compensations", "issues", "mcpreplay_events", "mcpreplay_ledger", "mcpreplay_operations", "mcpreplay_results", "mcpreplay_schema",
 	"sqlite_sequence", "watchers",
 }
+
+// schema is every statement that a file may be made of. A column that computes what
+// it shows, a check or an index over an expression would also be code of its own,
+// which runs when the file is read.
+var schema = strings.Split(strings.TrimSuffix(schemaText, ";\n"), ";\n\n")
+
+//go:embed schema.sql
+var schemaText string
 
 // readDatabase reads a copy of the file, so that neither the reading nor SQLite's
 // own recovery changes the evidence. The error is about the reading; what is wrong
@@ -148,8 +159,12 @@ func (d *Database) checkSchema(ctx context.Context, db *sql.DB) error {
 		if err := scan(&kind, &table, &text); err != nil {
 			return err
 		}
-		if kind != "table" && kind != "index" || !slices.Contains(tables, table) || strings.Contains(strings.ToUpper(text), "VIRTUAL") {
+		if kind != "table" && kind != "index" || !slices.Contains(tables, table) {
 			return errDamaged{fmt.Sprintf("there is a %s of %q in it, which no ledger has", kind, table)}
+		}
+		automatic := kind == "index" && text == ""
+		if !automatic && !slices.Contains(schema, text) {
+			return errDamaged{fmt.Sprintf("its %s of %q is not as a ledger has it", kind, table)}
 		}
 		return nil
 	})
@@ -175,11 +190,13 @@ func (d *Database) readLedger(ctx context.Context, db *sql.DB) error {
 
 func (d *Database) readOperations(ctx context.Context, db *sql.DB) error {
 	return each(ctx, db, `SELECT o.seq, operation_id, principal, tool, tool_version, state, fenced, effect, key_id, fingerprint, arguments_digest,
-		answers_digest, state_digest, sent_digest, authority_until, retention_until, coalesce(result_is_error, 0), result_digest IS NOT NULL AND body IS NULL, body
+		answers_digest, state_digest, sent_digest, authority_until, retention_until, coalesce(result_is_error, 0), result_digest IS NOT NULL AND body IS NULL, body,
+		owner, position, updated_at
 		FROM mcpreplay_operations o LEFT JOIN mcpreplay_results r ON r.seq = o.seq ORDER BY o.seq`, func(scan func(...any) error) error {
 		var o Operation
 		err := scan(&o.Seq, &o.ID, &o.Principal, &o.Tool, &o.Version, &o.State, &o.Fenced, &o.Effect, &o.Digests.KeyID, &o.Digests.Fingerprint,
-			&o.Digests.Arguments, &o.Digests.Answers, &o.Digests.State, &o.Digests.Sent, &o.Authority, &o.Retention, &o.ResultIsError, &o.Dropped, &o.Result)
+			&o.Digests.Arguments, &o.Digests.Answers, &o.Digests.State, &o.Digests.Sent, &o.Authority, &o.Retention, &o.ResultIsError, &o.Dropped, &o.Result,
+			&o.Owner, &o.Position, &o.Updated)
 		d.Operations = append(d.Operations, o)
 		return err
 	})
@@ -218,6 +235,9 @@ func (d *Database) readEffects(ctx context.Context, db *sql.DB) error {
 		list(&d.Compensations, `SELECT issue_id || ' ' || kind || ' ' || outcome FROM compensations ORDER BY id`))
 }
 
+// maxRows is more than any table of the lab has.
+const maxRows = 10_000
+
 // each calls fn for every row of a query.
 func each(ctx context.Context, db *sql.DB, query string, fn func(scan func(...any) error) error) error {
 	rows, err := db.QueryContext(ctx, query)
@@ -225,7 +245,10 @@ func each(ctx context.Context, db *sql.DB, query string, fn func(scan func(...an
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for n := 0; rows.Next(); n++ {
+		if n == maxRows {
+			return errDamaged{fmt.Sprintf("a table has more than %d rows", maxRows)}
+		}
 		if err := fn(rows.Scan); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -97,12 +98,18 @@ func readCell(ctx context.Context, files Files) (*cell, error) {
 				return nil, &FileError{name, err}
 			}
 			c.databases = append(c.databases, d)
-		case ".sqlite3-wal": // read with its database
+		case Extension + "-wal": // read with its database
+			if name != usualLedger+"-wal" && !slices.Contains(names, strings.TrimSuffix(name, "-wal")) {
+				return nil, &FileError{name, errors.New("it is the log of no database")}
+			}
 		default:
 			return nil, &FileError{name, fmt.Errorf("it is no evidence of a cell")}
 		}
 	}
 	for _, p := range c.processes {
+		if len(p.Records) == 0 {
+			return nil, &FileError{p.Name + TranscriptExtension, errors.New("there is nothing in it")}
+		}
 		if err := c.link(p); err != nil {
 			return nil, &FileError{p.Name + TranscriptExtension, err}
 		}
@@ -184,10 +191,15 @@ func (c *cell) protocols() Facts {
 // its record and waited, the other had found none and was let in, both before the
 // first was let on, and neither was answered before that.
 func (c *cell) contention() (facts Facts) {
+	holding, letIn := c.stays("after-ledger-insert"), c.stays("before-write")
 	for _, a := range c.processes {
+		held := holding[a]
+		if held == nil {
+			continue
+		}
 		for _, b := range c.processes {
-			held, writing := a.stay("after-ledger-insert"), b.stay("before-write")
-			if a == b || held == nil || writing == nil || held.operation != writing.operation {
+			writing := letIn[b]
+			if a == b || writing == nil || held.operation != writing.operation {
 				continue
 			}
 			if held.from < writing.from && writing.to < held.to && c.answered(a, held) && c.answered(b, held) {
@@ -202,6 +214,14 @@ func (c *cell) contention() (facts Facts) {
 type stay struct {
 	operation string
 	from, to  int64
+}
+
+func (c *cell) stays(point string) map[*Process]*stay {
+	stays := map[*Process]*stay{}
+	for _, p := range c.processes {
+		stays[p] = p.stay(point)
+	}
+	return stays
 }
 
 func (p *Process) stay(point string) *stay {
@@ -271,7 +291,7 @@ func (c *cell) story() Facts {
 			add(r.At, "%s a line without its end", r.Dir)
 		}
 		for _, m := range p.Messages {
-			if line := c.aside(m); line != "" {
+			if line := cmp.Or(c.aside(m), p.further(m)); line != "" {
 				add(m.At, "%s", line)
 			}
 		}

@@ -219,7 +219,7 @@ func (o Operation) text() string {
 
 func (e LedgerEvent) text() string {
 	text := fmt.Sprintf("%s %s", e.Operation, e.Kind)
-	if e.Step != "" {
+	if e.Step != "" || e.Outcome != "" {
 		text += " " + e.Step + " " + e.Outcome
 	}
 	if e.Class != "" {

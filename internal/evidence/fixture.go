@@ -65,6 +65,9 @@ func ring(secret [32]byte) *mcpreplay.Keyring {
 
 // offset is a time in microseconds as a reader of the cases knows it.
 func offset(us int64) string {
+	if part := us % 1e6; part != 0 { // no time of the lab is between two seconds
+		return fmt.Sprintf("T0%+dµs", us-T0*1e6)
+	}
 	seconds := us/1e6 - T0
 	if seconds == 0 {
 		return "T0"

@@ -203,8 +203,11 @@ func (r Record) raw() []byte {
 	return []byte(r.Raw)
 }
 
-// maxLine bounds a line of a file that is read back.
-const maxLine = 64 << 20
+// What a file of lines may have: more is refused, never left unread.
+const (
+	maxText    = 64 << 20
+	maxRecords = 20_000
+)
 
 // ReadTranscript reads a transcript whole.
 func ReadTranscript(r io.Reader) ([]Record, error) {
@@ -214,8 +217,11 @@ func ReadTranscript(r io.Reader) ([]Record, error) {
 		if err := decode(line, &rec); err != nil {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
-		if (rec.Dir == "") == (rec.Event == nil) || rec.Dir != "" && rec.Dir != Sent && rec.Dir != Received {
-			return fmt.Errorf("line %d: neither sent, received nor an event", n)
+		if err := rec.check(); err != nil {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
+		if len(recs) == maxRecords {
+			return fmt.Errorf("line %d: there are more than %d records", n, maxRecords)
 		}
 		if k := len(recs); k > 0 && rec.At < recs[k-1].At {
 			return fmt.Errorf("line %d: it is earlier than the line before it", n)
@@ -226,12 +232,31 @@ func ReadTranscript(r io.Reader) ([]Record, error) {
 	return recs, err
 }
 
+// check holds that a record says one thing, and nothing that would be passed over.
+func (r Record) check() error {
+	wire := r.Dir == Sent || r.Dir == Received
+	switch {
+	case wire == (r.Event != nil) || !wire && r.Dir != "":
+		return errors.New("neither sent, received nor an event")
+	case !wire && (r.Raw != "" || r.Bytes != nil || r.Cut):
+		return errors.New("an event has bytes of a connection")
+	case r.Bytes != nil && (r.Raw != "" || utf8.Valid(r.Bytes)):
+		return errors.New("its bytes are text, or beside text")
+	case r.At < 0 || r.Conn < 0:
+		return errors.New("it is before the beginning, or of a connection that is none")
+	}
+	return nil
+}
+
 // lines calls fn for each line, from 1. The last must have its end.
 func lines(r io.Reader, fn func(n int, line []byte) error) error {
-	b := bufio.NewReader(io.LimitReader(r, maxLine))
+	limit := &io.LimitedReader{R: r, N: maxText + 1}
+	b := bufio.NewReader(limit)
 	for n := 1; ; n++ {
 		line, err := b.ReadBytes('\n')
 		switch {
+		case limit.N == 0:
+			return fmt.Errorf("it has more than %d bytes", maxText)
 		case err == io.EOF && len(line) == 0:
 			return nil
 		case err == io.EOF:

@@ -17,7 +17,8 @@ import (
 func (c *cell) broken() Facts {
 	facts := Facts(c.faults)
 	for _, rule := range []func() Facts{
-		c.checkVersions, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkTexts, c.checkLeaks, c.checkConclusions, c.checkProofs,
+		c.checkVersions, c.checkOrder, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkLeaks, c.checkConclusions, c.checkProofs,
+		c.checkStarts, c.checkHeads, c.checkRequests, c.checkQuestions, c.checkOlder, c.checkRecords, c.checkDeadlines, c.checkMarks, c.checkProse,
 	} {
 		facts = append(facts, rule()...)
 	}
@@ -198,19 +199,7 @@ func settledBy(reply *Message) (bool, mcpreplay.Reason) {
 }
 
 func (c *cell) sameRequest(call *Call, s sealed, o *Operation) (bool, error) {
-	sent := map[string]json.RawMessage{}
-	if err := json.Unmarshal(call.Params.Arguments, &sent); err != nil {
-		return false, err
-	}
-	delete(sent, "operation_id")
-	asSent, err := json.Marshal(sent)
-	if err != nil {
-		return false, err
-	}
-	if sent["mode"] == nil { // the default of the tool's schema
-		sent["mode"] = json.RawMessage(`"atomic"`)
-	}
-	filled, err := json.Marshal(sent)
+	filled, asSent, err := arguments(call.Params.Arguments)
 	if err != nil {
 		return false, err
 	}
@@ -372,31 +361,6 @@ func (c *cell) checkReplies() (facts Facts) {
 			facts = append(facts, broken("foreign_reply", "%s: %s was told the outcome of %s, which is %s's", call.Process.Name, call.ID, mark.OperationID, o.Principal))
 		case result != nil && o.Result != nil && !sameBody(result, o.Result):
 			facts = append(facts, broken("changed_result", "%s: the result given to %s is not the stored one", call.Process.Name, call.ID))
-		}
-	}
-	return facts
-}
-
-// checkTexts: what a model reads beside structured content says the same.
-func (c *cell) checkTexts() (facts Facts) {
-	for _, call := range c.calls {
-		if call.Reply == nil || call.Reply.Result == nil || !call.Process.guarded() {
-			continue
-		}
-		var r struct {
-			StructuredContent json.RawMessage
-			Content           []struct{ Text string }
-		}
-		if json.Unmarshal(call.Reply.Result, &r) != nil || r.StructuredContent == nil || len(r.Content) == 0 {
-			continue
-		}
-		text, err := mcpreplay.CanonicalObject([]byte(r.Content[0].Text), nil)
-		if err != nil {
-			continue // a sentence
-		}
-		structured, err := mcpreplay.CanonicalObject(r.StructuredContent, nil)
-		if err != nil || !bytes.Equal(text, structured) {
-			facts = append(facts, broken("changed_result", "%s: the text given to %s says something else than its structured content", call.Process.Name, call.ID))
 		}
 	}
 	return facts

@@ -22,8 +22,12 @@ type sealed struct {
 	Version   string `json:"toolVersion"`
 	Principal string `json:"principal"`
 	Operation string `json:"operation"`
+	Issued    int64  `json:"iat"`
+	Expires   int64  `json:"exp"`
 	Authority int64  `json:"authority"`
 	Retention int64  `json:"retention"`
+
+	Questions map[string]json.RawMessage `json:"questions"` // name to schema
 
 	plain string
 }

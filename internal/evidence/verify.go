@@ -43,10 +43,11 @@ type Report struct {
 	Summary   Summary   `json:"summary"`   // as counted again
 	Inventory string    `json:"inventory"` // SHA-256
 	Problems  []Problem `json:"problems"`
-}
 
-// maxSmall bounds the files that are read whole.
-const maxSmall = 64 << 20
+	// Unasked are the cells of the suites in the attempt that it does not ask for:
+	// whether they would have passed, it does not say.
+	Unasked []string `json:"unasked"`
+}
 
 // Verify derives every fact of an attempt again, from its transcripts and
 // databases alone, and holds it against what was recorded and against the cells
@@ -70,6 +71,7 @@ func Verify(ctx context.Context, dir string, known []CellSpec) (Report, error) {
 		return Report{}, err
 	}
 	v.report.Summary = Summarise(v.spec, v.results)
+	v.report.Unasked = v.unasked()
 	return v.report, nil
 }
 
@@ -123,19 +125,19 @@ func (v *verifier) read(name, rule string) ([]byte, bool) {
 		v.problem(name, rule, "it is missing")
 		return nil, false
 	}
-	f, err := v.root.Open(name)
+	f, err := openFile(v.root, name)
 	if err != nil {
 		v.problem(name, rule, "%v", err)
 		return nil, false
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
 	switch {
 	case err != nil:
 		v.problem(name, rule, "%v", err)
 		return nil, false
-	case len(text) > maxSmall:
-		v.problem(name, rule, "it is larger than %d bytes", maxSmall)
+	case len(text) > maxText:
+		v.problem(name, rule, "it is larger than %d bytes", maxText)
 		return nil, false
 	}
 	return text, true
@@ -230,7 +232,7 @@ func (v *verifier) readSpec() bool {
 }
 
 func equalSpec(a, b CellSpec) bool {
-	return a.ID == b.ID && a.Suite == b.Suite && a.Title == b.Title && a.Expected == b.Expected && a.Control == b.Control && slices.Equal(a.Want, b.Want)
+	return a.ID == b.ID && a.Suite == b.Suite && a.Title == b.Title && a.Expected == b.Expected && a.Control == b.Control && a.Transport == b.Transport && slices.Equal(a.Want, b.Want)
 }
 
 var (
@@ -238,7 +240,12 @@ var (
 	digestText   = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	platformText = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9]+$`)
 	versionText  = regexp.MustCompile(`^(go1|devel)[ -~]{0,60}$`)
-	moduleText   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._~/-]*$`)
+	// What a module is replaced by has no version and no sum; a path in its place
+	// would say where the program was built.
+	moduleVersion = regexp.MustCompile(`^(v[0-9][a-zA-Z0-9.+-]*|\(devel\))?$`)
+	moduleSum     = regexp.MustCompile(`^(h1:[A-Za-z0-9+/]{43}=)?$`)
+
+	moduleText = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._~/-]*$`)
 )
 
 func (v *verifier) provenance() {
@@ -250,8 +257,8 @@ func (v *verifier) provenance() {
 		v.problem(provenanceFile, ruleProvenance, "its commit, program, platform or Go version is none")
 	}
 	for _, m := range p.Modules {
-		if !moduleText.MatchString(m.Path) {
-			v.problem(provenanceFile, ruleProvenance, "%q is no module", m.Path)
+		if !moduleText.MatchString(m.Path) || !moduleVersion.MatchString(m.Version) || !moduleSum.MatchString(m.Sum) {
+			v.problem(provenanceFile, ruleProvenance, "%q is no module, or has no version", m.Path)
 		}
 	}
 }
@@ -323,6 +330,9 @@ func (v *verifier) cell(ctx context.Context, c CellSpec) error {
 	if n, ok := difference(facts, r.Facts); ok {
 		v.problem(v.source(dir, facts, r.Facts, n), ruleFacts, "%s", describe("it gives", facts, "recorded is", r.Facts, n))
 	}
+	if name, err := otherTransport(v.files(dir), c.Transport); err != nil || name != "" {
+		v.problem(path.Join(dir, name), ruleExpected, "it is not of a server over %s", c.Transport)
+	}
 	again := c.Judge(facts, r.Machinery)
 	if n, ok := difference(facts, c.Want); ok && again.Status != MachineryError {
 		v.problem(v.source(dir, facts, c.Want, n), ruleExpected, "%s", describe("it gives", facts, "expected is", c.Want, n))
@@ -335,9 +345,18 @@ func (v *verifier) cell(ctx context.Context, c CellSpec) error {
 
 // strays are directories of cells that nobody asked for.
 func (v *verifier) strays() {
+	dirs, err := fs.ReadDir(v.root.FS(), cellsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		v.problem(cellsDir, ruleTree, "%v", err)
+	}
+	for _, d := range dirs {
+		if d.IsDir() && !v.asks(d.Name()) {
+			v.problem(path.Join(cellsDir, d.Name()), ruleTree, "no attempt of these cells has this directory")
+		}
+	}
 	for _, name := range v.names {
 		parts := strings.Split(name, "/")
-		if len(parts) == 3 && parts[0] == cellsDir && slices.ContainsFunc(v.spec.Cells, func(c CellSpec) bool { return c.ID == parts[1] }) {
+		if len(parts) == 3 && parts[0] == cellsDir && v.asks(parts[1]) {
 			continue
 		}
 		if len(parts) == 1 && slices.Contains([]string{specFile, provenanceFile, resultsFile, summaryFile, inventoryFile}, name) {
@@ -345,6 +364,20 @@ func (v *verifier) strays() {
 		}
 		v.problem(name, ruleTree, "no attempt of these cells has this file")
 	}
+}
+
+func (v *verifier) asks(cell string) bool {
+	return slices.ContainsFunc(v.spec.Cells, func(c CellSpec) bool { return c.ID == cell })
+}
+
+func (v *verifier) unasked() []string {
+	ids := []string{}
+	for _, k := range v.known {
+		if !v.asks(k.ID) && slices.ContainsFunc(v.spec.Cells, func(c CellSpec) bool { return c.Suite == k.Suite }) {
+			ids = append(ids, k.ID)
+		}
+	}
+	return ids
 }
 
 // difference is the first line at which two lists of facts differ.
@@ -429,5 +462,5 @@ func (r *rootFiles) Open(name string) (io.ReadCloser, error) {
 	if !slices.Contains(r.names, full) {
 		return nil, fs.ErrNotExist
 	}
-	return r.root.Open(full)
+	return openFile(r.root, full)
 }

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -38,6 +39,9 @@ type params struct {
 }
 
 func parseMessage(text []byte) (Message, error) {
+	if err := checkForm(text); err != nil {
+		return Message{}, err
+	}
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
@@ -78,12 +82,17 @@ type exchange struct {
 // readProcess finds the messages in a transcript.
 func readProcess(name string, recs []Record) (*Process, error) {
 	p := &Process{Name: name, Records: recs}
-	conns := map[int]bool{}
+	conns := map[int][]Record{}
+	for _, r := range recs {
+		if r.Dir != "" && r.Conn > 0 {
+			conns[r.Conn] = append(conns[r.Conn], r)
+		}
+	}
 	for i, r := range recs {
 		if r.Dir == "" || r.Conn > 0 {
-			if r.Dir != "" && !conns[r.Conn] {
-				conns[r.Conn] = true
-				if err := p.connection(r.Conn); err != nil {
+			if of := conns[r.Conn]; of != nil && r.Dir != "" {
+				delete(conns, r.Conn)
+				if err := p.connection(r.Conn, of); err != nil {
 					return nil, fmt.Errorf("line %d: connection %d: %w", i+1, r.Conn, err)
 				}
 			}
@@ -122,15 +131,11 @@ func (s *stream) add(r Record) {
 
 // when is the time of the byte at offset n.
 func (s *stream) when(n int) int64 {
-	for i, end := range s.ends {
-		if n < end {
-			return s.at[i]
-		}
-	}
 	if len(s.at) == 0 {
 		return 0
 	}
-	return s.at[len(s.at)-1]
+	i, _ := slices.BinarySearch(s.ends, n+1)
+	return s.at[min(i, len(s.at)-1)]
 }
 
 // counted is a reader that knows how far it has come.
@@ -147,14 +152,12 @@ func (c *counted) Read(b []byte) (int, error) {
 
 // connection reads the exchanges on one HTTP connection: requests and responses
 // in their order.
-func (p *Process) connection(conn int) error {
+func (p *Process) connection(conn int, recs []Record) error {
 	var sent, received stream
-	for _, r := range p.Records {
-		switch {
-		case r.Conn != conn:
-		case r.Dir == Sent:
+	for _, r := range recs {
+		if r.Dir == Sent {
 			sent.add(r)
-		default:
+		} else {
 			received.add(r)
 		}
 	}
@@ -165,7 +168,7 @@ func (p *Process) connection(conn int) error {
 		at := sent.when(out.n - requests.Buffered())
 		req, err := http.ReadRequest(requests)
 		if err == io.EOF {
-			return nil
+			return rest(responses)
 		}
 		if err != nil {
 			return fmt.Errorf("read a request: %w", err)
@@ -174,7 +177,7 @@ func (p *Process) connection(conn int) error {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
 			p.Torn = append(p.Torn, x)
-			return nil
+			return rest(responses)
 		}
 		if len(body) > 0 {
 			m, err := parseMessage(body)
@@ -190,10 +193,21 @@ func (p *Process) connection(conn int) error {
 	}
 }
 
+// rest is an error if there is more than was asked for.
+func rest(responses *bufio.Reader) error {
+	if _, err := responses.Peek(1); err == nil {
+		return errors.New("there are bytes after the last response")
+	}
+	return nil
+}
+
 func (p *Process) response(x *exchange, req *http.Request, r *bufio.Reader, in *counted, received *stream) error {
 	at := in.n - r.Buffered()
 	resp, err := http.ReadResponse(r, req)
 	if err != nil { // nothing came, or less than a head
+		if bytes.Contains(received.bytes.Bytes()[at:], []byte("\r\n\r\n")) {
+			return fmt.Errorf("read a response: %w", err)
+		}
 		return nil
 	}
 	x.status = resp.StatusCode

@@ -62,9 +62,9 @@ func TestRepliesAreFoundInTheBytes(t *testing.T) {
 		pieces []piece
 		want   string // of each call: its id, and + if it has a reply
 	}{
-		{"over stdio", []piece{{sent, 0, `{"id":1,"method":"tools/call"}`}, {received, 0, replyTo(1)}}, "1+"},
-		{"out of order", []piece{{sent, 0, `{"id":1,"method":"a"}`}, {sent, 0, `{"id":2,"method":"a"}`}, {received, 0, replyTo(2)}, {received, 0, replyTo(1)}}, "1+ 2+"},
-		{"none", []piece{{sent, 0, `{"id":1,"method":"a"}`}}, "1"},
+		{"over stdio", []piece{{sent, 0, `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`}, {received, 0, replyTo(1)}}, "1+"},
+		{"out of order", []piece{{sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}, {sent, 0, `{"jsonrpc":"2.0","id":2,"method":"a"}`}, {received, 0, replyTo(2)}, {received, 0, replyTo(1)}}, "1+ 2+"},
+		{"none", []piece{{sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}}, "1"},
 		{"JSON", []piece{{sent, 1, post(1)}, {received, 1, jsonResponse(replyTo(1))}}, "1+"},
 		{"in pieces", []piece{{sent, 1, post(1)[:20]}, {sent, 1, post(1)[20:]}, {received, 1, jsonResponse(replyTo(1))[:half]}, {received, 1, jsonResponse(replyTo(1))[half:]}}, "1+"},
 		{"cut off", []piece{{sent, 1, post(1)}, {received, 1, jsonResponse(replyTo(1))[:half]}}, "1"},
@@ -107,11 +107,13 @@ func TestImpossibleTranscriptsAreFaults(t *testing.T) {
 		pieces []piece
 		want   string
 	}{
-		{"a reply before its request", []piece{{received, 0, replyTo(1)}, {sent, 0, `{"id":1,"method":"a"}`}}, "before any request"},
-		{"two replies", []piece{{sent, 0, `{"id":1,"method":"a"}`}, {received, 0, replyTo(1)}, {received, 0, replyTo(1)}}, "two replies"},
-		{"an id used twice", []piece{{sent, 0, `{"id":1,"method":"a"}`}, {sent, 0, `{"id":1,"method":"a"}`}}, "used twice"},
+		{"a reply before its request", []piece{{received, 0, replyTo(1)}, {sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}}, "before any request"},
+		{"two replies", []piece{{sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}, {received, 0, replyTo(1)}, {received, 0, replyTo(1)}}, "two replies"},
+		{"an id used twice", []piece{{sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}, {sent, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}}, "used twice"},
 		{"an answer to nothing", []piece{{sent, 0, replyTo(7)}}, "did not ask"},
-		{"a question asked twice", []piece{{received, 0, `{"id":1,"method":"a"}`}, {received, 0, `{"id":1,"method":"a"}`}}, "used twice"},
+		{"a question asked twice", []piece{{received, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}, {received, 0, `{"jsonrpc":"2.0","id":1,"method":"a"}`}}, "used twice"},
+		{"more than was asked for", []piece{{sent, 1, post(1)}, {received, 1, jsonResponse(replyTo(1)) + jsonResponse(replyTo(2))}}, "after the last response"},
+		{"a head that is none", []piece{{sent, 1, post(1)}, {received, 1, "HTTP 200 OK\r\n\r\n" + replyTo(1)}}, "read a response"},
 		{"the reply to another request", []piece{{sent, 1, post(1)}, {sent, 2, post(2)}, {received, 1, jsonResponse(replyTo(2))}}, "a reply to 2"},
 	}
 	for _, tt := range tests {

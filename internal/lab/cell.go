@@ -63,7 +63,7 @@ func (c cell) want() evidence.Facts {
 }
 
 func (c cell) spec() evidence.CellSpec {
-	return evidence.CellSpec{ID: c.id, Suite: c.suite, Title: c.title, Expected: c.expected, Control: c.control, Want: c.want()}
+	return evidence.CellSpec{ID: c.id, Suite: c.suite, Title: c.title, Expected: c.expected, Control: c.control, Transport: c.transport, Want: c.want()}
 }
 
 func cells() []cell {

@@ -160,6 +160,14 @@ func swapReplies(lines []string) []string {
 	return lines
 }
 
+// later moves a line behind the next one; the times stay in their order.
+func later(lines []string, at int) []string {
+	timeA, a, _ := strings.Cut(lines[at], ",")
+	timeB, b, _ := strings.Cut(lines[at+1], ",")
+	lines[at], lines[at+1] = timeA+","+b, timeB+","+a
+	return lines
+}
+
 func encodeLine(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -197,6 +205,7 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 		{"a file added, resealed", func(d damaged) { d.write("cells/03-stdio/notes", nil) }, true, "cells/03-stdio/notes", "facts"},
 		{"a file added at the top, resealed", func(d damaged) { d.write("notes", nil) }, true, "notes", "tree"},
 		{"a directory added", func(d damaged) { os.Mkdir(d.path("cells/03-stdio/more"), 0o755) }, false, "cells/03-stdio/more", "tree"},
+		{"an empty directory added", func(d damaged) { os.Mkdir(d.path("cells/more"), 0o755) }, false, "cells/more", "tree"},
 		{"a file replaced by a link", func(d damaged) {
 			os.Rename(d.path(crash), d.path(crash)+".kept")
 			os.Symlink("crash.jsonl.kept", d.path(crash))
@@ -248,6 +257,83 @@ func TestVerifyNamesWhatWasChanged(t *testing.T) {
 		{"the database of another attempt", func(d damaged) { d.write(store, d.other(store)) }, true, crash, "facts"},
 		{"a body in the database", func(d damaged) { d.edit(store, "alpha", "omega") }, true, store, "facts"},
 		{"a database that is none", func(d damaged) { d.write(store, []byte("not a database at all, but long enough to look")) }, true, store, "facts"},
+		{"a member twice", func(d damaged) {
+			d.edit(restart, `\"name\":\"get_operation_status\"`, `\"name\":\"create_guarded_issue\",\"name\":\"get_operation_status\"`)
+		}, true, restart, "facts"},
+		{"a member in another case", func(d damaged) { d.edit(restart, `\"structuredContent\":`, `\"structuredcontent\":`) }, true, restart, "facts"},
+		{"another JSON-RPC", func(d damaged) { d.edit(restart, `\"jsonrpc\":\"2.0\"`, `\"jsonrpc\":\"1.0\"`) }, true, restart, "facts"},
+		{"a reply moved behind the request that needs it", func(d damaged) {
+			d.lines(crash, func(l []string) []string { return later(l, 4) })
+		}, true, crash, "facts"},
+		{"a start moved behind a request", func(d damaged) {
+			d.lines(crash, func(l []string) []string { return later(l, 0) })
+		}, true, crash, "facts"},
+		{"a request after the end", func(d damaged) {
+			d.lines(restart, func(l []string) []string {
+				return append(l, `{"at":99999999,"dir":">","raw":"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}"}`)
+			})
+		}, true, restart, "facts"},
+		{"a call more, as a notification", func(d damaged) {
+			d.lines(restart, func(l []string) []string {
+				more := `,"dir":">","raw":"{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{\"name\":\"create_guarded_issue\"}}"}`
+				time, _, _ := strings.Cut(l[1], ",")
+				return slices.Insert(l, 2, time+more)
+			})
+		}, true, restart, "facts"},
+		{"a request more, of another method", func(d damaged) {
+			d.lines(restart, func(l []string) []string {
+				more := `,"dir":">","raw":"{\"id\":99,\"jsonrpc\":\"2.0\",\"method\":\"resources/read\",\"params\":{\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"}}}"}`
+				time, _, _ := strings.Cut(l[1], ",")
+				return slices.Insert(l, 2, time+more)
+			})
+		}, true, restart, "facts"},
+		{"an empty transcript more", func(d damaged) { d.write("cells/03-stdio/more.jsonl", nil) }, true, "cells/03-stdio/more.jsonl", "facts"},
+		{"a log of no database", func(d damaged) { d.write("cells/03-stdio/more.sqlite3-wal", []byte("x")) }, true, "cells/03-stdio/more.sqlite3-wal", "facts"},
+		{"a column that computes what it shows", func(d damaged) {
+			d.exec(`ALTER TABLE issues RENAME COLUMN body TO hidden`)
+			d.exec(`ALTER TABLE issues ADD COLUMN body TEXT AS ('alpha')`)
+		}, true, store, "facts"},
+		{"a check that is code", func(d damaged) {
+			d.exec(`DROP TABLE watchers`)
+			d.exec(`CREATE TABLE watchers (id INTEGER PRIMARY KEY, issue_id INTEGER, name TEXT, CHECK (length(hex(zeroblob(9))) > 0))`)
+		}, true, store, "facts"},
+		{"the evidence of another transport", func(d damaged) {
+			os.RemoveAll(d.path("cells/01-http"))
+			if err := os.CopyFS(d.path("cells/01-http"), os.DirFS(d.path("cells/01-stdio"))); err != nil {
+				d.t.Fatal(err)
+			}
+		}, true, "cells/01-http/server.jsonl", "expected"},
+		{"a result under another HTTP status", func(d damaged) { d.edit("cells/01-http/server.jsonl", `HTTP/1.1 200 OK`, `HTTP/1.1 500 OK`) }, true, "cells/01-http/server.jsonl", "facts"},
+		{"a head that says something else", func(d damaged) {
+			d.edit("cells/01-http/server.jsonl", `Mcp-Name: create_guarded_issue`, `Mcp-Name: get_operation_status`)
+		}, true, "cells/01-http/server.jsonl", "facts"},
+		{"a second token", func(d damaged) {
+			d.edit("cells/01-http/server.jsonl", `Authorization:`, `Authorization: Bearer published-lab-token-of-alice\r\nAuthorization:`)
+		}, true, "cells/01-http/server.jsonl", "facts"},
+		{"the answer that an older client's record is of", func(d damaged) {
+			d.execIn("cells/01-legacy/store.sqlite3", `UPDATE mcpreplay_operations SET answers_digest = zeroblob(32)`)
+		}, true, "cells/01-legacy/server.jsonl", "facts"},
+		{"a path in the place of a module's version", func(d damaged) {
+			var p evidence.Provenance
+			if err := json.Unmarshal(d.read("provenance.json"), &p); err != nil {
+				d.t.Fatal(err)
+			}
+			p.Modules = append(p.Modules, evidence.Module{Path: "example.com/m", Version: "/home/m"})
+			text, err := json.MarshalIndent(p, "", "  ")
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			d.write("provenance.json", append(text, '\n'))
+		}, true, "provenance.json", "provenance"},
+		{"a second response on a connection", func(d damaged) {
+			d.lines("cells/01-http/server.jsonl", func(l []string) []string {
+				at := len(l) - 2 // before the exit
+				return slices.Insert(l, at+1, strings.Replace(l[at], `created 1`, `created 2`, 1))
+			})
+		}, true, "cells/01-http/server.jsonl", "facts"},
+		{"the tool of an older client's record", func(d damaged) {
+			d.execIn("cells/01-legacy/store.sqlite3", `UPDATE mcpreplay_operations SET tool = 'other'`)
+		}, true, "cells/01-legacy/server.jsonl", "facts"},
 		{"the summary", func(d damaged) { d.edit("SUMMARY.json", `"failed": 0`, `"failed": 1`) }, true, "SUMMARY.json", "summary"},
 		{"a member added to the summary", func(d damaged) { d.edit("SUMMARY.json", `{`, `{"note": "fine",`) }, true, "SUMMARY.json", "summary"},
 		{"a status", func(d damaged) { d.edit("results.jsonl", `"status":"passed"`, `"status":"failed"`) }, true, "results.jsonl", "status"},
@@ -315,5 +401,13 @@ func TestAnAttemptIsNeverOverwritten(t *testing.T) {
 	}
 	if r := d.verify(); len(r.Problems) > 0 {
 		t.Errorf("problems: %+v", r.Problems)
+	}
+}
+
+// An attempt that asks for less may hold; what it leaves out is said.
+func TestVerifyTellsWhatWasNotAskedFor(t *testing.T) {
+	r := damage(t).verify()
+	if len(r.Problems) > 0 || !slices.Contains(r.Unasked, "08-control") || slices.Contains(r.Unasked, "03-stdio") {
+		t.Errorf("problems %+v, not asked for %v", r.Problems, r.Unasked)
 	}
 }

@@ -1,0 +1,86 @@
+CREATE TABLE compensations (
+	id       INTEGER PRIMARY KEY AUTOINCREMENT,
+	issue_id INTEGER NOT NULL,
+	kind     TEXT NOT NULL,
+	outcome  TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE issues (
+	id           INTEGER PRIMARY KEY AUTOINCREMENT,
+	operation_id TEXT NOT NULL,
+	title        TEXT NOT NULL,
+	body         TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_events (
+  position INTEGER PRIMARY KEY AUTOINCREMENT,
+  seq      INTEGER NOT NULL REFERENCES mcpreplay_operations (seq),
+  kind     TEXT    NOT NULL,
+  state    TEXT    NOT NULL,
+  revision INTEGER NOT NULL,
+  step     TEXT    NOT NULL,
+  outcome  TEXT    NOT NULL,
+  actor    TEXT    NOT NULL,
+  evidence TEXT    NOT NULL,
+  at       INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_ledger (
+  only        INTEGER PRIMARY KEY CHECK (only = 1),
+  backend     TEXT    NOT NULL,
+  instance    TEXT    NOT NULL,
+  incarnation INTEGER NOT NULL,
+  created_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_operations (
+  seq              INTEGER PRIMARY KEY,
+  operation_id     TEXT    NOT NULL UNIQUE,
+  principal        TEXT    NOT NULL,
+  tool             TEXT    NOT NULL,
+  tool_version     TEXT    NOT NULL,
+  key_id           TEXT    NOT NULL,
+  fingerprint      BLOB,
+  arguments_digest BLOB,
+  answers_digest   BLOB,
+  state_digest     BLOB,
+  sent_digest      BLOB,
+  state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'awaiting_input')),
+  fenced           INTEGER NOT NULL CHECK (fenced = 0 OR (fenced = 1 AND state = 'not_applied')),
+  revision         INTEGER NOT NULL,
+  owner            TEXT    NOT NULL,
+  lease_until      INTEGER,
+  effect           TEXT    NOT NULL,
+  result_is_error  INTEGER CHECK (result_is_error IN (0, 1)),
+  result_digest    BLOB,
+  result_size      INTEGER,
+  position         INTEGER NOT NULL,
+  authority_until  INTEGER,
+  retention_until  INTEGER,
+  created_at       INTEGER NOT NULL,
+  updated_at       INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_results (
+  seq  INTEGER PRIMARY KEY REFERENCES mcpreplay_operations (seq),
+  body BLOB    NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_schema (
+  version    INTEGER PRIMARY KEY,
+  applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE sqlite_sequence(name,seq);
+
+CREATE TABLE watchers (
+	id       INTEGER PRIMARY KEY AUTOINCREMENT,
+	issue_id INTEGER NOT NULL REFERENCES issues (id),
+	name     TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX issues_by_operation ON issues (operation_id);
+
+CREATE INDEX mcpreplay_events_seq ON mcpreplay_events (seq, position);
+
+CREATE INDEX mcpreplay_operations_principal ON mcpreplay_operations (principal);
