@@ -55,6 +55,13 @@ lab: ## play every cell, and recheck the evidence
 	$(GO) run ./cmd/mcpreplay lab run --out attempt
 	$(GO) run ./cmd/mcpreplay verify attempt
 
+KEPT = 01-stdio,02-stdio,03-stdio,04-stdio,05-stdio,06-stdio,07-stdio,08-stdio,09-stdio,10-stdio,11-stdio,12-stdio,03-control,04-control,11-control,newid-control
+
+.PHONY: evidence
+evidence: ## make the attempt that is kept anew, from a clean commit
+	rm -rf evidence && mkdir evidence
+	$(GO) run ./cmd/mcpreplay lab run --only $(KEPT) --out evidence/attempt-$$(date -u +%Y%m%d)
+
 .PHONY: mutants
 mutants: ## break the product on purpose: the lab must notice each time
 	$(GO) run ./internal/mutants

@@ -45,6 +45,20 @@ func TestEveryCellShowsWhatItMust(t *testing.T) {
 	}
 }
 
+// The attempt that is kept in the repository still holds.
+func TestTheKeptAttemptHolds(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join("..", "..", "evidence", "*"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("there is none: %v", err)
+	}
+	for _, dir := range dirs {
+		report, err := evidence.Verify(t.Context(), dir, lab.Cells())
+		if err != nil || len(report.Problems) > 0 || !report.Summary.Good() {
+			t.Errorf("%s: %+v, %v; where the cells have changed, make evidence", dir, report, err)
+		}
+	}
+}
+
 func results(t *testing.T, dir string) (rs []evidence.Result) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "results.jsonl"))
