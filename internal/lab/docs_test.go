@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"mcpreplay/internal/evidence"
 	"mcpreplay/internal/lab"
 )
 
@@ -47,5 +49,27 @@ func TestCasesPageListsEveryCell(t *testing.T) {
 	}
 	if now != string(text) || listed == 0 {
 		t.Error("docs/cases.md lists other cells: go test ./internal/lab -run CasesPage -update")
+	}
+}
+
+var cellName = regexp.MustCompile("`((?:\\d\\d|fault|transport|newid|mute)(?:-[a-z0-9-]+)?)`")
+
+// The page of promises names cells that exist, by their ids or by what they begin
+// with.
+func TestGuaranteesNameCells(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guarantees.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := cellName.FindAllStringSubmatch(string(text), -1)
+	if len(names) < 15 {
+		t.Errorf("only %d cells are named", len(names))
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(lab.Cells(), func(c evidence.CellSpec) bool {
+			return c.ID == name[1] || strings.HasPrefix(c.ID, name[1]+"-")
+		}) {
+			t.Errorf("docs/guarantees.md names the cell %s, and there is none", name[1])
+		}
 	}
 }
