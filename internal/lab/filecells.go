@@ -10,8 +10,8 @@ import (
 // fileCells take the ledger's file away from a server that runs. What it holds of
 // the file is still open; writing there would succeed, and be gone with the process.
 //
-// None takes permissions away: a file that is open keeps those it was opened with,
-// and to root they mean nothing, so that the story would depend on who plays it.
+// Permissions are given back before the next start: to root they mean nothing, and
+// the story would depend on who plays it.
 func fileCells() []cell {
 	return []cell{
 		faultCell("file-moved", "the file is moved away and back", refusedNothing, fileMoved),
@@ -22,6 +22,7 @@ func fileCells() []cell {
 		faultCell("file-truncated", "the file is cut to nothing", "refused_and_never_a_success", func(p *play) { fileTruncated(p, 0) }),
 		faultCell("file-halved", "the file is cut in half", "refused_and_never_a_success", func(p *play) { fileTruncated(p, 2) }),
 		faultCell("file-truncated-warm", "the file is cut to nothing while its log holds the newest pages", "refused_and_never_a_success", fileTruncatedWarm),
+		faultCell("file-read-only", "the file is made read-only: a server that has it open keeps its right", completed, fileReadOnly),
 		faultCell("log-removed", "the log is removed", refusedNothing, logRemoved),
 	}
 }
@@ -164,6 +165,17 @@ func fileTruncated(p *play, parts int64) {
 	if parts > 0 { // a file of nothing is as good as none: a ledger is made in it
 		p.launch("refused").wait()
 	}
+}
+
+// fileReadOnly takes the right to write from a file that is open.
+func fileReadOnly(p *play) {
+	s := p.start("server")
+	first, second := both(p, s)
+	p.act("makes the file read-only", func() error { return os.Chmod(p.store(), 0o400) })
+	whileGone(p, s, first, second)
+	p.act("makes the file writable", func() error { return os.Chmod(p.store(), 0o600) })
+	s.stop()
+	afterwards(p, first, second)
 }
 
 // logRemoved removes a log that holds nothing: what was acknowledged is in the file.
