@@ -1,11 +1,24 @@
 package lab
 
-// clockCells start servers whose clock is wrong.
+// clockCells start servers later, or with a clock that is wrong.
 func clockCells() []cell {
 	return []cell{
+		faultCell("answered-too-late", "a question is answered when the time to write has passed", "write_rejected_no_effect", answeredTooLate),
 		faultCell("clock-back", "the clock is set back between restarts", "expired_stays_expired", clockBack),
 		faultCell("clock-ahead", "the clock is further ahead than can be believed", "refused_and_time_not_adopted", clockAhead),
 	}
+}
+
+// answeredTooLate brings the first continuation at its deadline, to a server that
+// gives its own operations more time: there is no record to remember the deadline.
+func answeredTooLate(p *play) {
+	s := p.start("server", "--authority-ttl", "60s")
+	state := s.send(call{id: 10}).state
+	s.stop()
+	s = p.start("at-the-deadline", at(60)...)
+	s.send(call{id: 20, state: state, body: alpha})
+	s.send(status(21))
+	s.stop()
 }
 
 func clockBack(p *play) {

@@ -8,7 +8,7 @@ func identityCells() []cell {
 }
 
 // identities has bob try everything at alice's operation. All that he may learn is
-// that an id is taken, and only by trying to write.
+// that an id is taken, and only by trying to write. Alice finds what she has done.
 func identities(p *play) {
 	const bob = "bob"
 	s := p.start("server")
@@ -23,6 +23,7 @@ func identities(p *play) {
 	s.send(call{id: 19, tool: "list_my_operations", operation: "-", by: bob})
 	s.send(call{id: 20, tool: statusTool, by: bob})
 	s.send(status(21))
+	s.send(call{id: 22, tool: "list_my_operations", operation: "-"})
 	s.stop()
 }
 

@@ -4,8 +4,8 @@ import "fmt"
 
 import "syscall"
 
-// stopCells stop what is running: its client no longer wants it, or the process is
-// told to end.
+// stopCells stop what is running, or try to: its client no longer wants it, or the
+// process is told to end.
 func stopCells() (all []cell) {
 	for _, c := range []struct{ mode, point, expected string }{
 		{atomic, "before-write", "cancelled_before_any_effect"},
@@ -30,7 +30,9 @@ func stopCells() (all []cell) {
 			terminated(p, c.mode, c.point)
 		}))
 	}
-	return append(all, faultCell("kill-at-reply", "the process is killed at the moment its reply comes", "acknowledged_stays", killedAtReply))
+	return append(all,
+		faultCell("kill-at-reply", "the process is killed at the moment its reply comes", "acknowledged_stays", killedAtReply),
+		faultCell("fence-running", "an operation is fenced while it runs, and when it has ended", "fence_changes_nothing", fencedRunning))
 }
 
 // cancelled cancels a call at a point. The reply to what was sent after the
@@ -68,6 +70,23 @@ func killedAtReply(p *play) {
 		s.send(call{id: 20 + n, tool: "get_operation_status", operation: operation(n + 1)})
 	}
 	s.stop()
+}
+
+// fencedRunning fences what is too far to be fenced off. A fence that took hold
+// would have the client do the work again.
+func fencedRunning(p *play) {
+	fence := func(id int) call { return call{id: id, tool: "fence_operation"} }
+	a, b := p.start("worker-a", "--fault", "hold-after-partial-first-commit"), p.start("worker-b")
+	state := a.send(asked(10, partial)).state
+	wait := a.begin(answered(11, partial, state))
+	a.reached()
+	b.send(fence(20))
+	a.release()
+	wait()
+	b.send(fence(21))
+	b.send(answered(22, partial, state))
+	a.stop()
+	b.stop()
 }
 
 func terminated(p *play, mode, point string) {
