@@ -85,7 +85,27 @@ func crashCells() (all []cell) {
 			s = p.start("restart", "--wait", "2s")
 			aftermath(s, partial, state)
 			s.stop()
-		}))
+		}),
+		faultCell("partial-at-once", "two identical attempts at a partial effect meet inside the store", "in_progress_then_stored_result", partialAtOnce))
+}
+
+// partialAtOnce lets the second attempt into the store when the first has done its
+// first step, and has it give up before the first may go on.
+func partialAtOnce(p *play) {
+	a := p.start("worker-a", "--fault", "hold-after-partial-first-commit")
+	b := p.start("worker-b", "--fault", "hold-before-write", "--wait", "2s")
+	state := a.send(asked(10, partial)).state
+	second := b.begin(answered(20, partial, state))
+	b.reached()
+	first := a.begin(answered(11, partial, state))
+	a.reached()
+	b.release()
+	second()
+	a.release()
+	first()
+	b.send(answered(21, partial, state))
+	a.stop()
+	b.stop()
 }
 
 func (m moment) exit(p *play) {
