@@ -30,7 +30,11 @@ func stopCells() (all []cell) {
 			terminated(p, c.mode, c.point)
 		}))
 	}
-	return append(all,
+	overNet := faultCell("terminate-http", "the process is told to end at after-issue-insert, over HTTP", completed, func(p *play) {
+		terminated(p, atomic, "after-issue-insert")
+	})
+	overNet.transport = overHTTP
+	return append(all, overNet,
 		faultCell("kill-at-reply", "the process is killed at the moment its reply comes", "acknowledged_stays", killedAtReply),
 		faultCell("fence-running", "an operation is fenced while it runs, and when it has ended", "fence_changes_nothing", fencedRunning))
 }
