@@ -4,6 +4,7 @@ func identityCells() []cell {
 	return []cell{
 		{id: "transport-identities", title: "each request has the identity of its own token", expected: "unauthorized_not_equivalent", script: identities},
 		{id: "transport-tokens", title: "no token, a wrong one, several, another scheme", expected: "refused_before_dispatch", script: tokens},
+		{id: "transport-state-elsewhere", title: "request state is brought with another call than its own", expected: "refused_before_any_effect", script: stateElsewhere},
 	}
 }
 
@@ -24,6 +25,20 @@ func identities(p *play) {
 	s.send(call{id: 20, tool: statusTool, by: bob})
 	s.send(status(21))
 	s.send(call{id: 22, tool: "list_my_operations", operation: "-"})
+	s.stop()
+}
+
+// stateElsewhere brings good state with other arguments and under another id, while
+// there is no record that such a call could be held against, and then its own.
+func stateElsewhere(p *play) {
+	s := p.start("server")
+	state := s.send(call{id: 10}).state
+	s.send(call{id: 11, title: "another title", state: state, body: alpha})
+	s.send(call{id: 12, mode: partial, state: state, body: alpha})
+	s.send(call{id: 13, operation: p.op + "-other", title: "title of " + p.op, state: state, body: alpha})
+	s.send(status(14))
+	s.send(call{id: 15, tool: statusTool, operation: p.op + "-other"})
+	s.send(call{id: 16, state: state, body: alpha})
 	s.stop()
 }
 

@@ -1,8 +1,11 @@
 package lab
 
-import "fmt"
-
-import "syscall"
+import (
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+)
 
 // stopCells stop what is running, or try to: its client no longer wants it, or the
 // process is told to end.
@@ -99,8 +102,23 @@ func terminated(p *play, mode, point string) {
 	wait := s.begin(answered(11, mode, state))
 	s.reached()
 	p.act("tells the server to end", func() error { return s.proc.cmd.Process.Signal(syscall.SIGTERM) })
+	if p.transport == overHTTP {
+		s.deaf()
+	}
 	s.release()
 	wait()
 	s.wait()
 	recovered(p, mode, state)
+}
+
+// deaf waits until the server takes no more connections: it has been told.
+func (s *server) deaf() {
+	for s.p.ctx.Err() == nil {
+		c, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			return
+		}
+		c.Close()
+		time.Sleep(time.Millisecond)
+	}
 }

@@ -231,4 +231,25 @@ var mutants = []mutant{
 		edits: []edit{{"sqlite/ledger.go", "	r.Live = r.lease.After(time.Now())", "	r.Live = false"}},
 		cells: []string{"fault-owner-may-live"},
 	},
+	{
+		name: "state-for-any-call",
+		what: "request state is not bound to its arguments",
+		edits: []edit{
+			{"guard/seal.go", "	case c.Arguments != argumentsDigest(a.canonical) && c.Sent != argumentsDigest(a.asSent):", "	case false:"},
+			{"guard/seal.go", "	case c.Round > 0 && c.Arguments != argumentsDigest(a.canonical):", "	case c.Round > 0 && false:"},
+		},
+		cells: []string{"transport-state-elsewhere"},
+	},
+	{
+		name:  "state-for-any-id",
+		what:  "request state may come with another operation id",
+		edits: []edit{{"guard/attempt.go", "		if a.op.ID != \"\" && a.op.ID != c.Operation {", "		if a.op.ID == \"\" && a.op.ID == c.Operation {"}},
+		cells: []string{"transport-state-elsewhere"},
+	},
+	{
+		name:  "calls-cut-off",
+		what:  "a server over HTTP that is told to end cuts off its calls",
+		edits: []edit{{"guard/http.go", "	if err := server.Shutdown(limit); err != nil {", "	_ = server.Close()\n	if err := server.Shutdown(limit); err != nil {"}},
+		cells: []string{"fault-terminate-http"},
+	},
 }
