@@ -195,12 +195,6 @@ var mutants = []mutant{
 		cells: []string{"02-stdio", "02-http"},
 	},
 	{
-		name:  "effect-not-looked-for",
-		what:  "status takes the record for the effect",
-		edits: []edit{{"guard/status.go", "t != nil && t.check != nil {", "t != nil && t.check == nil {"}},
-		cells: []string{"fault-orphaned-record"},
-	},
-	{
 		name:  "list-of-everyone",
 		what:  "the list of operations has those of other principals",
 		edits: []edit{{"guard/list.go", "f := mcpreplay.Filter{Principal: principal, ", "f := mcpreplay.Filter{"}},
