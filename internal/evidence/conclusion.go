@@ -60,7 +60,7 @@ func (c *cell) checkConclusions() (facts Facts) {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b Record) int { return cmp.Compare(a.At, b.At) })
-	known := map[[2]string]*knowledge{}
+	known := map[string]*knowledge{} // of each operation: a client remembers over its sessions
 	for _, r := range events {
 		got, operation := r.Event.Conclusion, r.Event.Operation
 		p := c.process(got.Client)
@@ -68,10 +68,10 @@ func (c *cell) checkConclusions() (facts Facts) {
 			facts = append(facts, broken("guessed_outcome", "%s has no transcript", got.Client))
 			continue
 		}
-		k := known[[2]string{got.Client, operation}]
+		k := known[operation]
 		if k == nil {
 			k = &knowledge{}
-			known[[2]string{got.Client, operation}] = k
+			known[operation] = k
 		}
 		want := c.conclude(p, k, r.At, *got, operation)
 		if want != *got {

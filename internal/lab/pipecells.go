@@ -6,7 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -21,6 +24,10 @@ func pipeCells() []cell {
 		{id: "transport-overdue", title: "the reply comes after the client has stopped waiting", expected: "reconciled_applied_one_effect", script: overdue},
 		{id: "transport-overdue-consumer", title: "the reply comes after the consumer has stopped waiting", expected: "unknown_then_authoritative_applied_no_redispatch", script: overdueConsumer},
 	}
+	all = append(all, cell{
+		id: "transport-restored-control", title: "an older copy of the ledger is put back and the operation fenced there: its consumer is not taken in",
+		expected: "ledger", control: true, script: restored,
+	})
 	for i := range all {
 		all[i].transport = overStdio
 	}
@@ -202,5 +209,42 @@ func overdueConsumer(p *play) {
 	u.reconcile(s.name, session)
 	s.release()
 	p.leave(s, 0)
+	session.Close()
+}
+
+// restored puts a copy of the ledger back that is older than what the client has
+// seen. There its operation is absent and can be fenced, which would settle it as
+// not applied: wrongly, for it was applied in the ledger that is gone.
+func restored(p *play) {
+	const copied, lost = "copied.sqlite3", "lost.sqlite3"
+	p.start("maker").stop()
+	p.act("copies the file", func() error {
+		text, err := os.ReadFile(p.store())
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(p.dir, copied), text, 0o600)
+	})
+	s := p.start("server")
+	for n := range 2 {
+		c := call{id: 10 + 2*n, operation: fmt.Sprintf("%s-before-%d", p.op, n+1)}
+		s.send(continued(c.id+1, c, s.send(c).state))
+	}
+	s.stop()
+	crash := p.spawn("crash", "--fault", "drop-after-commit")
+	u := p.user()
+	session := u.session(crash.proc)
+	u.call(p.ctx, crash.name, session)
+	p.leave(crash, 70)
+	session.Close()
+	p.start("keeper").stop() // which takes the log into the file
+	p.rename("puts the copy back", storeName, lost, copied, storeName)
+	s = p.start("fencer")
+	s.send(call{id: 30, tool: "fence_operation"})
+	s.stop()
+	again := p.spawn("restored")
+	session = u.session(again.proc)
+	u.reconcile(again.name, session)
+	p.leave(again, 0)
 	session.Close()
 }
