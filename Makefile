@@ -59,8 +59,8 @@ KEPT = 01-stdio,02-stdio,03-stdio,04-stdio,05-stdio,06-stdio,07-stdio,08-stdio,0
 
 .PHONY: evidence
 evidence: ## make the attempt that is kept anew, from a clean commit
-	rm -rf evidence && mkdir evidence
-	$(GO) run ./cmd/mcpreplay lab run --only $(KEPT) --out evidence/attempt-$$(date -u +%Y%m%d)
+	@dir=$$(mktemp -d) && $(GO) run ./cmd/mcpreplay lab run --only $(KEPT) --out $$dir/attempt && \
+		rm -rf evidence && mkdir evidence && mv $$dir/attempt evidence/attempt-$$(date -u +%Y%m%d) && rmdir $$dir
 
 .PHONY: mutants
 mutants: ## break the product on purpose: the lab must notice each time
