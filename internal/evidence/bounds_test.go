@@ -54,7 +54,7 @@ func TestALinkIsNotFollowedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("other", filepath.Join(dir, "name")); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {

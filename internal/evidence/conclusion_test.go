@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"mcpreplay/internal/evidence"
 )
@@ -69,11 +68,9 @@ func concluded(t *testing.T, status, media, body, said string) evidence.Facts {
 	client, lab := record("client"), record(evidence.Acts)
 	const request = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"create","arguments":{"operation_id":"op"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
 	client.Wire(evidence.Sent, 1, message("POST /mcp HTTP/1.1\r\nHost: h\r\n", "application/json", request))
-	time.Sleep(10 * time.Microsecond)
 	if status != "" {
 		client.Wire(evidence.Received, 1, message("HTTP/1.1 "+status+"\r\n", media, body))
 	}
-	time.Sleep(10 * time.Microsecond)
 	parts := strings.Split(said, "/")
 	lab.Event(evidence.Event{Kind: evidence.EventOutcome, Operation: "op", Conclusion: &evidence.Conclusion{
 		Client: "client", From: evidence.FromCall, Kind: parts[0], Effect: parts[1], Action: parts[2],

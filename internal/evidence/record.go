@@ -91,11 +91,25 @@ const (
 	Received = "<"
 )
 
-// Clock is what the transcripts of a cell share.
-type Clock struct{ start time.Time }
+// Clock is what the transcripts of a cell share. It tells no time twice: two
+// records of different transcripts are in an order, however soon one follows.
+type Clock struct {
+	start time.Time
+
+	mu   sync.Mutex
+	last int64
+}
 
 // NewClock starts a clock.
-func NewClock() *Clock { return &Clock{time.Now()} }
+func NewClock() *Clock { return &Clock{start: time.Now()} }
+
+// tick is the time of a record, in microseconds.
+func (c *Clock) tick() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last+1, c.Now().Microseconds())
+	return c.last
+}
 
 // Now is the time since the clock was started.
 func (c *Clock) Now() time.Duration { return time.Since(c.start) }
@@ -145,7 +159,7 @@ func text(dir string, conn int, raw []byte) Record {
 func (r *Recorder) write(rec Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec.At = r.clock.Now().Microseconds()
+	rec.At = r.clock.tick()
 	r.append(rec)
 }
 
