@@ -4,9 +4,26 @@ package lab
 func clockCells() []cell {
 	return []cell{
 		faultCell("answered-too-late", "a question is answered when the time to write has passed", "write_rejected_no_effect", answeredTooLate),
+		faultCell("asked-again", "a question is asked again because its answer is missing, which lengthens nothing", "write_rejected_no_effect", askedAgain),
 		faultCell("clock-back", "the clock is set back between restarts", "expired_stays_expired", clockBack),
 		faultCell("clock-ahead", "the clock is further ahead than can be believed", "refused_and_time_not_adopted", clockAhead),
 	}
+}
+
+// askedAgain leaves the answer out shortly before the request state ends. What is
+// asked again then ends when the first state does.
+func askedAgain(p *play) {
+	deadlines := []string{"--authority-ttl", "2000s", "--replay-retention", "3000s"}
+	s := p.start("server", deadlines...)
+	state := s.send(call{id: 10}).state
+	s.stop()
+	s = p.start("later", append(deadlines, at(500)...)...)
+	again := s.send(call{id: 11, state: state, answers: "{}"}).state
+	s.stop()
+	s = p.start("too-late", append(deadlines, at(700)...)...)
+	s.send(call{id: 12, state: again, body: alpha})
+	s.send(status(13))
+	s.stop()
 }
 
 // answeredTooLate brings the first continuation at its deadline, to a server that

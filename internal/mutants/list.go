@@ -246,4 +246,11 @@ var mutants = []mutant{
 		edits: []edit{{"guard/http.go", "	if err := server.Shutdown(limit); err != nil {", "	_ = server.Close()\n	if err := server.Shutdown(limit); err != nil {"}},
 		cells: []string{"fault-terminate-http"},
 	},
+	{
+		name: "questions-skipped",
+		what: "a round without its answer counts as answered",
+		edits: []edit{{"guard/questions.go", "		if !ok || response == nil {\n			a.answers.complete = false\n			continue\n		}",
+			"		if !ok || response == nil {\n			continue\n		}"}},
+		cells: []string{"fault-asked-again"},
+	},
 }
