@@ -72,6 +72,7 @@ const (
 	detailAbsent     = "There is no record of this operation here. That is no proof that nothing happened: the call may still be on its way or may have gone elsewhere. Ask again later."
 	detailLive       = "A live owner is working on this operation. Ask again later."
 	detailOrphan     = "This operation has no live owner: it was started, and whether its effect happened is not known. Do not repeat it under another id; only evidence from the system of record can settle it."
+	detailReleased   = "Nothing has happened under this operation: the last attempt could not begin and said so. The same call may be sent again with the same operation id."
 	detailWaiting    = "This operation waits for answers to a question, and has %s owner."
 	detailMissing    = "The ledger records this operation as %s, but its effect was not found."
 	detailDamaged    = "The ledger records this operation as %s, but its stored result cannot be used: %v."
@@ -127,6 +128,8 @@ func Observe(scope Scope, rec Record, found bool, physical *bool) Observation {
 func unsettled(rec Record) string {
 	detail := detailOrphan
 	switch {
+	case rec.State == StateReleased:
+		return detailReleased
 	case rec.State == StateAwaitingInput && rec.Live:
 		detail = fmt.Sprintf(detailWaiting, "a live")
 	case rec.State == StateAwaitingInput:

@@ -49,10 +49,18 @@ type Record struct {
 	State    State
 	Fenced   bool   // a not_applied placed on purpose: only a new id can do the work
 	Revision int64  // grows with every change; the compare-and-set token of Advance
-	Owner    string // who claimed it; "" when nobody did
+	Owner    string // who holds the claim, or held it last; "" when nobody did
 	Live     bool   // the owner's lease had not run out, by the store's own time
+	Attempt  int64  // how often a write was authorised: claims, takeovers and atomic effects
 	Effect   string // opaque reference to the effect, or ""
 	Result   *Result
+
+	// Deadline is when a claimed effect must have ended, by the ledger's time;
+	// zero if it was never claimed with one. It says nothing of whether it did.
+	Deadline time.Time
+
+	// Acknowledged: the caller has its result, whose bytes may be dropped early.
+	Acknowledged bool
 
 	Seq       int64     // ledger order of first appearance
 	Position  int64     // of the latest event of this operation
@@ -73,6 +81,21 @@ type Info struct {
 	Incarnation int64     // bumped by a declared restore
 	Position    int64     // of the latest event in the ledger; never shrinks
 	Time        time.Time // the ledger's own time: the clock, but never before the latest commit
+
+	// Restores are the declared restores of this ledger, oldest first. Only
+	// Store.Info fills them.
+	Restores []Restore
+}
+
+// Restore is one declared restore: from then on the ledger is another
+// incarnation, and its positions go on beyond any that a client may have seen.
+type Restore struct {
+	Incarnation int64     // the one it began
+	After       int64     // the ledger's position before
+	Until       int64     // the positions from After+1 to Until are passed over
+	Actor       string    // who declared it
+	Reason      string    // why
+	At          time.Time // by the ledger's time
 }
 
 // EventKind says what a transition was.
@@ -82,14 +105,27 @@ type EventKind string
 // in the output of commands. EventKind.Transition says where each may lead.
 const (
 	EventClaim         EventKind = "claim"         // a write was authorised and is about to run
+	EventTakeover      EventKind = "takeover"      // an idempotent effect is run again, because its owner is gone
 	EventApply         EventKind = "apply"         // effect and result committed together
 	EventStep          EventKind = "step"          // one of several effects
 	EventCompensation  EventKind = "compensation"  // undoing an earlier step
-	EventFinish        EventKind = "finish"        // the outcome of a claimed operation
+	EventFinish        EventKind = "finish"        // the outcome of a claimed operation, told by its owner
+	EventRelease       EventKind = "release"       // nothing happened and the claim was given back
+	EventDoubt         EventKind = "doubt"         // the effect ended without saying whether it happened
+	EventReconcile     EventKind = "reconcile"     // the system of record is being asked, or could not tell
+	EventSettle        EventKind = "settle"        // the outcome, found by evidence after the owner was gone
 	EventDecline       EventKind = "decline"       // the user said no
 	EventFence         EventKind = "fence"         // made impossible on purpose
+	EventConfirmation  EventKind = "confirmation"  // a late outcome agreed with the record
 	EventContradiction EventKind = "contradiction" // a late outcome disagreed with the record
+	EventAcknowledge   EventKind = "acknowledge"   // the caller has its result
 )
+
+// EventKinds are all kinds of event.
+var EventKinds = []EventKind{
+	EventClaim, EventTakeover, EventApply, EventStep, EventCompensation, EventFinish, EventRelease, EventDoubt,
+	EventReconcile, EventSettle, EventDecline, EventFence, EventConfirmation, EventContradiction, EventAcknowledge,
+}
 
 // Event is one line of an operation's history. Every transition appends one.
 type Event struct {
@@ -98,7 +134,7 @@ type Event struct {
 	State    State  // the state it led to, filled by the store
 	Revision int64  // the revision it led to, filled by the store
 	Step     string // name of the step or compensation, or ""
-	Outcome  string // "attempted", "succeeded" or "failed" for steps, else ""
+	Outcome  string // "attempted", "succeeded" or "failed" for steps, compensations and reconciles, else ""
 	Actor    string // who: a principal, or an owner
 	Evidence string // why this is known; for a failure its class
 	At       time.Time

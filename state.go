@@ -15,6 +15,7 @@ const (
 	StateApplied       State = "applied"        // effect and result are recorded
 	StatePartial       State = "partial"        // some effects are durable, the rest failed
 	StateNotApplied    State = "not_applied"    // provably no effect, and none can follow
+	StateReleased      State = "released"       // the claim was given back: nothing happened, and the same id may be sent again
 	StateAwaitingInput State = "awaiting_input" // the upstream of a gateway asked a question
 )
 
@@ -23,7 +24,7 @@ const (
 const StateUnknown State = "unknown"
 
 // States are all states a record can have.
-var States = []State{StateInProgress, StateApplied, StatePartial, StateNotApplied, StateAwaitingInput}
+var States = []State{StateInProgress, StateApplied, StatePartial, StateNotApplied, StateReleased, StateAwaitingInput}
 
 // Final reports whether nothing can follow s.
 func (s State) Final() bool {
@@ -45,19 +46,36 @@ func (s State) Observed() State {
 var moves = map[EventKind]map[State][]State{
 	EventClaim: {
 		StateNone:          {StateInProgress},
-		StateAwaitingInput: {StateInProgress}, // the next round; nobody takes over a claim
+		StateReleased:      {StateInProgress}, // the same request, sent again
+		StateAwaitingInput: {StateInProgress}, // the next round
 	},
-	EventApply:   {StateNone: {StateApplied}},
-	EventStep:    {StateInProgress: {StateInProgress}},
-	EventFinish:  {StateInProgress: {StateApplied, StatePartial, StateNotApplied, StateAwaitingInput}},
-	EventDecline: {StateNone: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
-	EventFence:   {StateNone: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
+	EventTakeover:  {StateInProgress: {StateInProgress}},
+	EventApply:     {StateNone: {StateApplied}},
+	EventStep:      {StateInProgress: {StateInProgress}},
+	EventFinish:    {StateInProgress: {StateApplied, StatePartial, StateNotApplied, StateAwaitingInput}},
+	EventRelease:   {StateInProgress: {StateReleased}},
+	EventDoubt:     {StateInProgress: {StateInProgress}},
+	EventReconcile: {StateInProgress: {StateInProgress}},
+	EventSettle:    {StateInProgress: {StateApplied, StatePartial, StateNotApplied}},
+	EventDecline:   {StateNone: {StateNotApplied}, StateReleased: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
+	EventFence:     {StateNone: {StateNotApplied}, StateReleased: {StateNotApplied}, StateAwaitingInput: {StateNotApplied}},
 	EventCompensation: {
 		StateInProgress: {StateInProgress},
 		StateApplied:    {StateApplied},
 		StatePartial:    {StatePartial}, // where nothing was applied nothing can be undone
 	},
+	EventConfirmation: {
+		StateApplied:    {StateApplied},
+		StatePartial:    {StatePartial},
+		StateNotApplied: {StateNotApplied},
+	},
 	EventContradiction: {
+		StateApplied:    {StateApplied},
+		StatePartial:    {StatePartial},
+		StateNotApplied: {StateNotApplied},
+		StateReleased:   {StateReleased},
+	},
+	EventAcknowledge: {
 		StateApplied:    {StateApplied},
 		StatePartial:    {StatePartial},
 		StateNotApplied: {StateNotApplied},

@@ -21,6 +21,10 @@ var legal = map[[2]mcpreplay.State]string{
 	{mcpreplay.StateInProgress, mcpreplay.StateApplied}:       "finish",
 	{mcpreplay.StateInProgress, mcpreplay.StatePartial}:       "a known part",
 	{mcpreplay.StateInProgress, mcpreplay.StateNotApplied}:    "definite refusal",
+	{mcpreplay.StateInProgress, mcpreplay.StateReleased}:      "nothing happened, and it may be tried again",
+	{mcpreplay.StateReleased, mcpreplay.StateInProgress}:      "the same request, sent again",
+	{mcpreplay.StateReleased, mcpreplay.StateNotApplied}:      "fence or decline",
+	{mcpreplay.StateReleased, mcpreplay.StateReleased}:        "a late outcome is told of",
 	{mcpreplay.StateAwaitingInput, mcpreplay.StateInProgress}: "the next round",
 	{mcpreplay.StateAwaitingInput, mcpreplay.StateNotApplied}: "fence or decline",
 }
@@ -70,6 +74,7 @@ func TestObservedTellsOnlyWhatIsFinal(t *testing.T) {
 		mcpreplay.StatePartial:       mcpreplay.StatePartial,
 		mcpreplay.StateNotApplied:    mcpreplay.StateNotApplied,
 		mcpreplay.StateInProgress:    mcpreplay.StateUnknown,
+		mcpreplay.StateReleased:      mcpreplay.StateUnknown,
 		mcpreplay.StateAwaitingInput: mcpreplay.StateUnknown,
 		mcpreplay.StateNone:          mcpreplay.StateUnknown,
 		mcpreplay.StateUnknown:       mcpreplay.StateUnknown,

@@ -38,8 +38,15 @@ type Store interface {
 	// Advance changes a record if its revision is still c.Revision. It returns
 	// ErrStale if not, ErrNotFound if there is no record, ErrConflict if it is
 	// another principal's, and a *TransitionError if the change is not a legal
-	// transition.
+	// transition. A claim or a takeover after the authority deadline is refused
+	// with ErrExpired. A takeover, and a reconcile that is attempted, want a new
+	// owner and need the lease of the one before to have run out: until then they
+	// are refused with ErrStale.
 	Advance(ctx context.Context, c Change) (Record, error)
+
+	// Sweep drops the bytes of results that are no longer needed, in one bounded
+	// chunk. Digest and size stay, and so does every record and every event.
+	Sweep(ctx context.Context, p SweepPolicy) (Swept, error)
 
 	Close() error
 }
@@ -80,7 +87,8 @@ type Change struct {
 	To       State // "" keeps the state
 	Fence    bool  // with To not_applied: placed on purpose
 	Owner    string
-	Lease    time.Duration // from the store's own time; 0 keeps or sets none
+	Lease    time.Duration // from the store's own time; 0 keeps or sets none, below 0 ends it
+	Deadline time.Duration // of the claimed effect, from the ledger's time; 0 keeps or sets none
 	Effect   string        // "" keeps the reference
 	Result   *Result       // nil keeps the result
 	Event    Event         // Kind "" appends none: only for a renewal
@@ -95,4 +103,22 @@ type Filter struct {
 	Since     time.Time // created at or after
 	Before    int64     // Seq, exclusive: the cursor of the next page
 	Limit     int       // 0 means 100; at most 1000
+}
+
+// SweepPolicy says which results a chunk of a sweep may drop the bytes of: those
+// whose retention ended at least Grace ago, and, if Acknowledged, those that
+// their callers have acknowledged.
+type SweepPolicy struct {
+	Grace        time.Duration
+	Acknowledged bool
+	After        int64 // Seq to go on after: Swept.Next of the chunk before
+	Limit        int   // results to look at; 0 means 1000, which is also the most
+}
+
+// Swept is what one chunk of a sweep did.
+type Swept struct {
+	Looked  int   // results that were there
+	Dropped int   // of these, how many went
+	Bytes   int64 // how much that freed
+	Next    int64 // After of the next chunk; 0 once the end is reached
 }

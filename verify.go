@@ -44,10 +44,12 @@ const (
 	RuleHistory       = "history"       // every event leads where its kind may lead
 	RuleOnce          = "once"          // one outcome at most was recorded
 	RuleContradiction = "contradiction" // no late outcome disagreed with the record
+	RuleAttempt       = "attempt"       // it counts as many writes as were authorised
 	RuleRevision      = "revision"      // every event has a revision of its own, and the record the last
 	RulePosition      = "position"      // positions grow, and up to the ledger's own each is used exactly once
 	RuleTime          = "time"          // time never runs backwards, and a record has those of its first and last event
-	RuleAuthority     = "authority"     // the first write came before the right to it ended
+	RuleIncarnation   = "incarnation"   // each incarnation but the first was begun by a declared restore
+	RuleAuthority     = "authority"     // every write was authorised before the right to it ended
 	RuleResult        = "result"        // what is final has its result, as its digest says, or is fenced
 	RuleDigests       = "digests"       // what was asked can be compared with what is asked again
 )
@@ -61,10 +63,8 @@ const verifyPage = 100
 //
 // The bytes of a result are all that may go from a ledger; its digest and size
 // stay. Nothing else may be removed or skipped: each position from 1 to that of
-// the ledger belongs to an event that Events still tells, so that what was deleted
-// shows as a gap. Whatever takes operations out, as a retention of minted ids
-// would, or passes positions over, as a declared restore would, must first record
-// which positions these were, where Verify can count them.
+// the ledger belongs to an event that Events still tells, or is one that a declared
+// restore passed over, so that what was deleted shows as a gap.
 func Verify(ctx context.Context, s Store) (Report, error) {
 	v := verifier{s: s, used: map[int64]uint64{}}
 	// What is at or before this position is there to be listed from now on.
@@ -87,7 +87,7 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 			}
 		}
 		if len(recs) < verifyPage {
-			v.gaps(info.Position)
+			v.gaps(info)
 			return v.report, nil
 		}
 	}
@@ -127,11 +127,17 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 	return nil
 }
 
-// gaps finds the positions up to last that no event has. The walk is over what is
-// used: last may be anything.
-func (v *verifier) gaps(last int64) {
+// gaps finds the positions up to the ledger's that no event has, but for those
+// that declared restores passed over. The walk is over what is used: the ledger's
+// position may be anything.
+func (v *verifier) gaps(info Info) {
+	last := info.Position
 	after := int64(0) // the latest position that is accounted for
+	passed := v.restores(info)
 	missing := func(until int64) {
+		for len(passed) > 0 && passed[0].After == after && passed[0].Until <= until {
+			after, passed = passed[0].Until, passed[1:]
+		}
 		switch n := until - after; {
 		case n == 1:
 			v.fail("", RulePosition, "no operation has an event at %d", until)
@@ -150,6 +156,25 @@ func (v *verifier) gaps(last int64) {
 		}
 	}
 	missing(last)
+}
+
+// restores checks the declared restores, and returns those that passed positions
+// over. An event at such a position is a gap of the next one that is missing.
+func (v *verifier) restores(info Info) (passed []Restore) {
+	before := Restore{Incarnation: 1}
+	for _, r := range info.Restores {
+		if r.Incarnation != before.Incarnation+1 || r.After < before.Until || r.Until < r.After || r.At.Before(before.At) {
+			v.fail("", RuleIncarnation, "the restore that began incarnation %d does not follow from what came before", r.Incarnation)
+		}
+		if r.Until > r.After {
+			passed = append(passed, r)
+		}
+		before = r
+	}
+	if before.Incarnation != info.Incarnation {
+		v.fail("", RuleIncarnation, "it is incarnation %d, but the last restore began %d", info.Incarnation, before.Incarnation)
+	}
+	return passed
 }
 
 func (v *verifier) fail(id, rule, format string, args ...any) {
@@ -214,12 +239,27 @@ func check(rec Record, events []Event) (found []Finding) {
 	if !rec.UpdatedAt.Equal(last.At) {
 		fail(RuleTime, "updated at %s, but its last event was at %s", when(rec.UpdatedAt), when(last.At))
 	}
-	// An atomic effect and a claim are writes; a fence and a decline need no right.
-	write := first.Kind == EventApply || first.Kind == EventClaim
-	if write && !rec.Authority.IsZero() && !first.At.Before(rec.Authority) {
-		fail(RuleAuthority, "%s at %s, but the right to write ended at %s", first.Kind, when(first.At), when(rec.Authority))
-	}
+	checkWrites(rec, events, fail)
 	return found
+}
+
+// checkWrites holds that each write was authorised in time, and counted. A fence
+// and a decline need no right, and neither does the outcome of what was claimed.
+func checkWrites(rec Record, events []Event, fail func(rule, format string, args ...any)) {
+	writes, late := int64(0), false
+	for _, e := range events {
+		if e.Kind != EventApply && e.Kind != EventClaim && e.Kind != EventTakeover {
+			continue
+		}
+		writes++
+		if !late && !rec.Authority.IsZero() && !e.At.Before(rec.Authority) {
+			late = true
+			fail(RuleAuthority, "%s at %s, but the right to write ended at %s", e.Kind, when(e.At), when(rec.Authority))
+		}
+	}
+	if writes != rec.Attempt {
+		fail(RuleAttempt, "%d writes were authorised, but it counts %d", writes, rec.Attempt)
+	}
 }
 
 func when(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
@@ -280,7 +320,7 @@ func checkHistory(events []Event, fail func(rule, format string, args ...any)) {
 			fail(RuleHistory, "%v", err)
 		}
 		switch e.Kind {
-		case EventApply, EventFinish:
+		case EventApply, EventFinish, EventSettle:
 			if !e.State.Final() {
 				break // a round that ended with questions
 			}

@@ -87,8 +87,11 @@ func (b *books) write(id string, kinds ...mcpreplay.Event) *mcpreplay.Record {
 	}
 	for _, e := range kinds {
 		r.Revision++
-		if e.Kind == "" {
+		switch e.Kind {
+		case "":
 			continue
+		case mcpreplay.EventApply, mcpreplay.EventClaim, mcpreplay.EventTakeover:
+			r.Attempt++
 		}
 		b.info.Position++
 		e.Position, e.Revision, e.At = b.info.Position, r.Revision, b.info.Time
@@ -126,6 +129,11 @@ func newBooks() *books {
 	b.write("op-live", claim, mcpreplay.Event{}, mcpreplay.Event{}).Live = true
 	b.write("op-asked", claim, ask, claim, ask, claim, event(mcpreplay.EventFinish, mcpreplay.StateApplied))
 	b.write("op-asking", claim, ask)
+	b.write("op-released", claim, event(mcpreplay.EventRelease, mcpreplay.StateReleased))
+	reconcile, takeover := event(mcpreplay.EventReconcile, mcpreplay.StateInProgress), event(mcpreplay.EventTakeover, mcpreplay.StateInProgress)
+	b.write("op-settled", claim, event(mcpreplay.EventDoubt, mcpreplay.StateInProgress), takeover, reconcile, reconcile,
+		event(mcpreplay.EventSettle, mcpreplay.StateApplied), event(mcpreplay.EventConfirmation, mcpreplay.StateApplied),
+		event(mcpreplay.EventAcknowledge, mcpreplay.StateApplied))
 	b.write("op-dropped", event(mcpreplay.EventApply, mcpreplay.StateApplied)).Result.Body = nil
 	bounded := b.write("op-bounded", event(mcpreplay.EventApply, mcpreplay.StateApplied))
 	bounded.Authority, bounded.Retention = bounded.CreatedAt.Add(time.Microsecond), bounded.CreatedAt // may be shorter
@@ -145,6 +153,13 @@ func (b *books) step(id string) {
 		Kind: mcpreplay.EventStep, State: r.State, Position: b.info.Position, Revision: r.Revision, At: b.info.Time,
 	})
 	r.Position, r.UpdatedAt = b.info.Position, b.info.Time
+}
+
+// restore declares one, which passes over so many positions.
+func (b *books) restore(incarnation, ahead int64) {
+	after := b.info.Position
+	b.info.Incarnation, b.info.Position = incarnation, after+max(ahead, 0)
+	b.info.Restores = append(b.info.Restores, mcpreplay.Restore{Incarnation: incarnation, After: after, Until: after + ahead, At: b.info.Time})
 }
 
 // remove takes an operation out with all that tells of it.
@@ -168,6 +183,10 @@ func rules(r mcpreplay.Report) (rules []string) {
 
 func TestVerifyAcceptsAConsistentLedger(t *testing.T) {
 	b := newBooks()
+	b.restore(2, 1000)
+	b.restore(3, 0)
+	b.write("op-restored", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+	b.restore(4, 7)
 	report, err := mcpreplay.Verify(t.Context(), b)
 	if err != nil || !report.Consistent() {
 		t.Fatalf("Verify() = %v, %v; want no findings", report.Findings, err)
@@ -202,9 +221,9 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 		{"another state than its last event", func(b *books) { b.record("op-atomic").State = mcpreplay.StatePartial }, []string{"op-atomic state"}},
 		{"no events", func(b *books) { b.events["op-atomic"] = nil }, []string{"op-atomic history", "the ledger position"}},
 		{"a missing first event", func(b *books) { b.events["op-asking"] = b.events["op-asking"][1:] },
-			[]string{"op-asking history", "op-asking time", "the ledger position"}},
+			[]string{"op-asking history", "op-asking time", "op-asking attempt", "the ledger position"}},
 		{"a missing event in between", func(b *books) { b.events["op-asked"] = slices.Delete(b.events["op-asked"], 2, 3) },
-			[]string{"op-asked history", "the ledger position"}},
+			[]string{"op-asked history", "op-asked attempt", "the ledger position"}},
 		{"a missing step", func(b *books) { b.events["op-steps"] = slices.Delete(b.events["op-steps"], 1, 2) }, []string{"the ledger position"}},
 		{"a missing oldest operation", func(b *books) { b.remove("op-atomic") }, []string{"the ledger position"}},
 		{"a missing operation in between", func(b *books) { b.remove("op-steps") }, []string{"the ledger position"}},
@@ -213,10 +232,25 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 		{"no operations at all", func(b *books) { b.recs = nil }, []string{"the ledger position"}},
 		{"a ledger ahead of its events", func(b *books) { b.info.Position = math.MaxInt64 }, []string{"the ledger position"}},
 		{"an event of no state", func(b *books) { b.events["op-steps"][1].State = "nonsense" }, []string{"op-steps history", "op-steps history"}},
-		{"an event of no kind", func(b *books) { b.events["op-atomic"][0].Kind = "nonsense" }, []string{"op-atomic history"}},
+		{"an event of no kind", func(b *books) { b.events["op-atomic"][0].Kind = "nonsense" }, []string{"op-atomic history", "op-atomic attempt"}},
 		{"a step after the end", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventStep }, []string{"op-steps history"}},
 		{"two outcomes", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventFinish }, []string{"op-steps history", "op-steps once"}},
-		{"an outcome of both kinds", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventApply }, []string{"op-steps history", "op-steps once"}},
+		{"an outcome of both kinds", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventApply }, []string{"op-steps history", "op-steps once", "op-steps attempt"}},
+		{"settled twice", func(b *books) { b.events["op-settled"][6].Kind = mcpreplay.EventSettle }, []string{"op-settled history", "op-settled once"}},
+		{"a write that is not counted", func(b *books) { b.record("op-settled").Attempt = 1 }, []string{"op-settled attempt"}},
+		{"an incarnation that nobody declared", func(b *books) { b.info.Incarnation = 2 }, []string{"the ledger incarnation"}},
+		{"a restore that skips an incarnation", func(b *books) { b.restore(3, 0) }, []string{"the ledger incarnation"}},
+		{"a restore that goes back", func(b *books) { b.restore(2, -1) }, []string{"the ledger incarnation"}},
+		{"a restore that passes over less than is missing", func(b *books) {
+			b.restore(2, 100)
+			b.info.Position++
+		}, []string{"the ledger position"}},
+		{"an event where a restore passed over", func(b *books) {
+			b.restore(2, 100)
+			b.info.Position -= 50
+			b.write("op-passed", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+			b.info.Position += 49
+		}, []string{"the ledger position", "the ledger position"}},
 		{"a contradiction", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventContradiction }, []string{"op-steps contradiction"}},
 		{"a revision twice", func(b *books) { b.events["op-steps"][1].Revision = 1 }, []string{"op-steps revision"}},
 		{"a first revision of nothing", func(b *books) {

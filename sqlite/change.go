@@ -37,11 +37,20 @@ func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcprep
 	if c.Result != nil {
 		r.Result = seal(c.Result)
 	}
+	if c.Deadline != 0 {
+		r.Deadline = now.Add(c.Deadline.Truncate(time.Microsecond))
+	}
+	switch c.Event.Kind {
+	case mcpreplay.EventClaim, mcpreplay.EventTakeover, mcpreplay.EventApply:
+		r.Attempt++
+	case mcpreplay.EventAcknowledge:
+		r.Acknowledged = true
+	}
 	real := time.Now()
-	if c.Lease != 0 {
+	if c.Lease > 0 {
 		r.lease = micro(real.Add(c.Lease))
 	}
-	if to.Final() {
+	if c.Lease < 0 || to.Final() || to == mcpreplay.StateReleased {
 		r.lease = time.Time{}
 	}
 	r.Live = r.lease.After(real)
@@ -59,7 +68,7 @@ func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcprep
 // be missing: of a renewal, or while an effect is yet to name it.
 func (r *row) legal(c mcpreplay.Change) error {
 	to, kind := r.target(c), c.Event.Kind
-	bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Effect == "" && c.Result == nil
+	bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Deadline == 0 && c.Effect == "" && c.Result == nil
 	switch {
 	case r.State.Final() && !bare:
 		return &mcpreplay.TransitionError{From: r.State, To: to, Kind: kind}
@@ -83,11 +92,13 @@ func (r *row) target(c mcpreplay.Change) mcpreplay.State {
 func (r *row) coherent(c mcpreplay.Change) error {
 	to, kind := r.target(c), c.Event.Kind
 	switch {
-	case kind == "" && (to != r.State || c.Fence || c.Effect != "" || c.Result != nil):
+	case kind == "" && (to != r.State || c.Fence || c.Deadline != 0 || c.Effect != "" || c.Result != nil):
 		return fmt.Errorf("%w: only a renewal may go without an event", errMisuse)
 	case c.Fence != (kind == mcpreplay.EventFence):
 		return fmt.Errorf("%w: a fence and its event go together", errMisuse)
-	case c.Owner != "" && c.Owner != r.Owner && to == r.State:
+	case takes(c) && (c.Owner == "" || c.Owner == r.Owner):
+		return fmt.Errorf("%w: a %s wants an owner of its own", errMisuse, kind)
+	case !takes(c) && c.Owner != "" && c.Owner != r.Owner && to == r.State:
 		return fmt.Errorf("%w: what keeps the state keeps the owner", errMisuse)
 	case to.Final() && to != r.State && !c.Fence && r.Result == nil && c.Result == nil:
 		return fmt.Errorf("%w: what ends as %s needs a result", errMisuse, to)
@@ -95,6 +106,17 @@ func (r *row) coherent(c mcpreplay.Change) error {
 		return fmt.Errorf("%w: a result of %d bytes", errMisuse, c.Result.Size)
 	}
 	return nil
+}
+
+// takes reports whether c takes a record from an owner that is gone: to run its
+// effect again, or to ask the system of record about it.
+func takes(c mcpreplay.Change) bool {
+	return c.Event.Kind == mcpreplay.EventTakeover || c.Event.Kind == mcpreplay.EventReconcile && c.Event.Outcome == "attempted"
+}
+
+// writes reports whether c authorises a write, for which the right to it counts.
+func writes(c mcpreplay.Change) bool {
+	return c.Event.Kind == mcpreplay.EventClaim || c.Event.Kind == mcpreplay.EventTakeover
 }
 
 // dropped reports whether the bytes of a result were never kept.

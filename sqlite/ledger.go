@@ -31,18 +31,21 @@ FROM main.mcpreplay_ledger`
 
 	sqlSelect = `SELECT o.seq, operation_id, principal, tool, tool_version, key_id,
   fingerprint, arguments_digest, answers_digest, state_digest, state, fenced, revision, owner, lease_until, effect,
-  result_is_error, result_digest, result_size, position, authority_until, retention_until, created_at, updated_at, body, sent_digest
+  result_is_error, result_digest, result_size, position, authority_until, retention_until, created_at, updated_at, body, sent_digest,
+  attempt, effect_until, acknowledged
 FROM main.mcpreplay_operations o LEFT JOIN main.mcpreplay_results r ON r.seq = o.seq
 WHERE `
 
 	sqlInsert = `INSERT INTO main.mcpreplay_operations (operation_id, principal, tool, tool_version, key_id,
   fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, created_at,
-  state, fenced, revision, owner, lease_until, effect, result_is_error, result_digest, result_size, position, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+  state, fenced, revision, owner, lease_until, effect, result_is_error, result_digest, result_size, position, updated_at,
+  attempt, effect_until, acknowledged)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	sqlUpdate = `UPDATE main.mcpreplay_operations
 SET state = ?, fenced = ?, revision = ?, owner = ?, lease_until = ?, effect = ?,
-  result_is_error = ?, result_digest = ?, result_size = ?, position = ?, updated_at = ?
+  result_is_error = ?, result_digest = ?, result_size = ?, position = ?, updated_at = ?,
+  attempt = ?, effect_until = ?, acknowledged = ?
 WHERE seq = ?`
 
 	sqlPut   = `INSERT INTO main.mcpreplay_results (seq, body) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET body = excluded.body`
@@ -172,7 +175,8 @@ type row struct {
 	lease time.Time
 }
 
-func scan(st *sqlite3.Stmt) *row {
+// scan reads a row of sqlSelect; scope is how many bytes stand before the id.
+func scan(st *sqlite3.Stmt, scope int) *row {
 	r := &row{lease: timeAt(st, 14)}
 	r.Seq = st.ColumnInt64(0)
 	r.ID, r.Principal, r.Tool, r.Version = st.ColumnText(1), st.ColumnText(2), st.ColumnText(3), st.ColumnText(4)
@@ -191,20 +195,22 @@ func scan(st *sqlite3.Stmt) *row {
 	r.Position = st.ColumnInt64(19)
 	r.Authority, r.Retention = timeAt(st, 20), timeAt(st, 21)
 	r.CreatedAt, r.UpdatedAt = timeAt(st, 22), timeAt(st, 23)
+	r.Attempt, r.Deadline, r.Acknowledged = st.ColumnInt64(26), timeAt(st, 27), st.ColumnBool(28)
 	r.Live = r.lease.After(time.Now())
+	r.ID = r.ID[min(scope, len(r.ID)):]
 	return r
 }
 
-// find returns nil if the id is not known.
-func (l *ledger) find(id string) (r *row, err error) {
-	err = l.get.run(func(st *sqlite3.Stmt) { r = scan(st) }, id)
+// find returns nil if the id is not known. In the column, scope stands before it.
+func (l *ledger) find(scope, id string) (r *row, err error) {
+	err = l.get.run(func(st *sqlite3.Stmt) { r = scan(st, len(scope)) }, scope+id)
 	return r, err
 }
 
 // add inserts a record and sets its Seq.
-func (l *ledger) add(r *row) error {
+func (l *ledger) add(scope string, r *row) error {
 	args := []any{
-		r.ID, r.Principal, r.Tool, r.Version, r.Digests.KeyID,
+		scope + r.ID, r.Principal, r.Tool, r.Version, r.Digests.KeyID,
 		r.Digests.Fingerprint, r.Digests.Arguments, r.Digests.Answers, r.Digests.State, r.Digests.Sent,
 		r.Authority, r.Retention, r.CreatedAt,
 	}
@@ -229,6 +235,7 @@ func (r *row) changing() []any {
 	return []any{
 		string(r.State), r.Fenced, r.Revision, r.Owner, r.lease, r.Effect,
 		isError, digest, size, r.Position, r.UpdatedAt,
+		r.Attempt, r.Deadline, r.Acknowledged,
 	}
 }
 
@@ -257,8 +264,9 @@ func (l *ledger) history(seq int64) (events []mcpreplay.Event, err error) {
 }
 
 // search reads the records that f selects, newest first. Its statement holds only
-// the conditions that f has, so that the planner can use an index for them.
-func (l *ledger) search(f mcpreplay.Filter) (rows []*row, err error) {
+// the conditions that f has, so that the planner can use an index for them. scope
+// is how many bytes stand before the id.
+func (l *ledger) search(f mcpreplay.Filter, scope int) (rows []*row, err error) {
 	var where strings.Builder
 	var args []any
 	when := func(given bool, condition string, arg any) {
@@ -272,7 +280,8 @@ func (l *ledger) search(f mcpreplay.Filter) (rows []*row, err error) {
 		since = since.Add(time.Microsecond) // at or after, in the ledger's precision
 	}
 	when(f.Principal != "", "principal = ?", f.Principal)
-	when(f.ID != "", "operation_id = ?", f.ID)
+	when(f.ID != "" && scope == 0, "operation_id = ?", f.ID)
+	when(f.ID != "" && scope > 0, fmt.Sprintf("substr(operation_id, %d) = ?", scope+1), f.ID)
 	when(f.Tool != "", "tool = ?", f.Tool)
 	when(f.State != "", "state = ?", string(f.State))
 	when(!f.Since.IsZero(), "created_at >= ?", since)
@@ -286,6 +295,6 @@ func (l *ledger) search(f mcpreplay.Filter) (rows []*row, err error) {
 		return nil, err
 	}
 	defer st.Close()
-	err = (&stmt{st}).run(func(st *sqlite3.Stmt) { rows = append(rows, scan(st)) }, append(args, int64(limit))...)
+	err = (&stmt{st}).run(func(st *sqlite3.Stmt) { rows = append(rows, scan(st, scope)) }, append(args, int64(limit))...)
 	return rows, err
 }

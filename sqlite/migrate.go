@@ -103,8 +103,12 @@ func (s *Store) migrateOnce(c *conn) (version int, err error) {
 		return version, err
 	}
 	if version == 0 {
-		err = run(c, "INSERT INTO main.mcpreplay_ledger (only, backend, instance, incarnation, created_at) VALUES (1, ?, ?, 1, ?)",
-			s.opts.Backend, newInstance(), now)
+		ids := s.opts.IDs
+		if ids == "" {
+			ids = IDsShared
+		}
+		err = run(c, "INSERT INTO main.mcpreplay_ledger (only, backend, instance, incarnation, ids, created_at) VALUES (1, ?, ?, 1, ?, ?)",
+			s.opts.Backend, newInstance(), string(ids), now)
 		if err != nil {
 			return version, err
 		}

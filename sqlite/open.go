@@ -179,7 +179,7 @@ const sqlBehind = `SELECT coalesce((SELECT max(position) FROM main.mcpreplay_eve
 // identify checks that the ledger is the configured backend's, and the one that
 // was opened first.
 func (s *Store) identify(c *conn) error {
-	st, _, err := c.raw.Prepare("SELECT backend, instance FROM main.mcpreplay_ledger")
+	st, _, err := c.raw.Prepare("SELECT backend, instance, ids FROM main.mcpreplay_ledger")
 	if err != nil {
 		return s.damaged(err)
 	}
@@ -200,9 +200,13 @@ func (s *Store) identify(c *conn) error {
 		return s.incompatible(fmt.Errorf("it is the ledger of backend %q, not of %q", backend, s.opts.Backend),
 			"name the ledger of this backend, or configure the backend of this ledger")
 	}
+	ids := IDs(st.ColumnText(2))
+	if s.opts.IDs != "" && s.opts.IDs != ids {
+		return s.incompatible(fmt.Errorf("its operation ids are %q, not %q", ids, s.opts.IDs), "configure Options.IDs as this ledger was made")
+	}
 	switch instance := st.ColumnText(1); s.instance {
 	case "":
-		s.instance = instance
+		s.instance, s.ids = instance, ids
 	case instance:
 	default:
 		return errGone

@@ -15,6 +15,11 @@ type Options struct {
 	// whoever only looks may take the ledger as it is.
 	Backend string
 
+	// IDs says what an operation id is unique in. It is written into a new ledger,
+	// and a ledger of the other kind is refused. Empty takes an existing ledger as
+	// it is, and makes a new one shared.
+	IDs IDs
+
 	// Clock is where the ledger's time comes from, except for leases, which are
 	// always real. Only tests and the lab set it. Defaults to time.Now.
 	Clock func() time.Time
@@ -33,6 +38,20 @@ type Options struct {
 	ReadOnly bool
 }
 
+// IDs is what an operation id is unique in.
+type IDs string
+
+// Where ids are shared, an id that one principal has used is a conflict for all
+// others, so that an attempt under a changed identity can never do the work again.
+// Where each principal has ids of its own, it is new work: for a service whose
+// principals do not know of each other, and choose ids that may be the same. There
+// the column operation_id has more in it than the id, so the application's own
+// tables cannot refer to it by the id.
+const (
+	IDsShared    IDs = "shared"
+	IDsPrincipal IDs = "principal"
+)
+
 func (o *Options) resolve() (Options, error) {
 	var r Options
 	if o != nil {
@@ -44,6 +63,9 @@ func (o *Options) resolve() (Options, error) {
 		faults = append(faults, errors.New("sqlite: Options.Backend: must not be empty"))
 	case len(r.Backend) > 200 || strings.ContainsFunc(r.Backend, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		faults = append(faults, fmt.Errorf("sqlite: Options.Backend: must be at most 200 bytes without control characters (got %.40q)", r.Backend))
+	}
+	if r.IDs != "" && r.IDs != IDsShared && r.IDs != IDsPrincipal {
+		faults = append(faults, fmt.Errorf("sqlite: Options.IDs: must be %q or %q (got %.40q)", IDsShared, IDsPrincipal, r.IDs))
 	}
 	if r.Clock == nil {
 		r.Clock = time.Now

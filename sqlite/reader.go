@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 
 	"mcpreplay"
 )
@@ -100,10 +102,10 @@ func (s *Store) snapshot(ctx context.Context, at **conn, fn func(*conn, mcprepla
 
 // look reads a record of this key, or fails with ErrNotFound. The record has its
 // key and its ledger either way.
-func look(c *conn, key mcpreplay.Key, info mcpreplay.Info) (*row, error) {
+func (s *Store) look(c *conn, key mcpreplay.Key, info mcpreplay.Info) (*row, error) {
 	absent := &row{}
 	absent.Key, absent.Ledger = key, info
-	r, err := c.find(key.ID)
+	r, err := s.find(c, key)
 	switch {
 	case err != nil:
 		return absent, err
@@ -112,4 +114,23 @@ func look(c *conn, key mcpreplay.Key, info mcpreplay.Info) (*row, error) {
 	}
 	r.Ledger = info
 	return r, nil
+}
+
+// find returns nil if the key's id is not known: to anybody, where ids are shared,
+// or to its principal.
+func (s *Store) find(c *conn, key mcpreplay.Key) (*row, error) {
+	return c.find(s.scope(key.Principal), key.ID)
+}
+
+// add inserts a record and sets its Seq.
+func (s *Store) add(c *conn, r *row) error { return c.add(s.scope(r.Principal), r) }
+
+// scope is what stands before an id in its column: nothing, or a digest of the
+// principal that the id is one of.
+func (s *Store) scope(principal string) string {
+	if s.ids != IDsPrincipal {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(principal))
+	return hex.EncodeToString(sum[:16]) + ":"
 }

@@ -28,6 +28,7 @@ type Store struct {
 	// was put in its place is another ledger, and while the old log is still
 	// there it would even look like this one.
 	instance string
+	ids      IDs
 	file     os.FileInfo
 
 	writer  *writer // nil when read-only
@@ -56,9 +57,10 @@ func (s *Store) Close() error {
 
 // Info identifies the ledger.
 func (s *Store) Info(ctx context.Context) (info mcpreplay.Info, err error) {
-	err = s.read(ctx, func(_ *conn, i mcpreplay.Info) error {
+	err = s.read(ctx, func(c *conn, i mcpreplay.Info) (err error) {
 		info = i
-		return nil
+		info.Restores, err = c.restores()
+		return err
 	})
 	return info, err
 }
@@ -67,7 +69,7 @@ func (s *Store) Info(ctx context.Context) (info mcpreplay.Info, err error) {
 func (s *Store) Get(ctx context.Context, key mcpreplay.Key) (rec mcpreplay.Record, err error) {
 	rec.Key = key
 	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
-		r, err := look(c, key, info)
+		r, err := s.look(c, key, info)
 		rec = r.Record
 		return err
 	})
@@ -77,7 +79,7 @@ func (s *Store) Get(ctx context.Context, key mcpreplay.Key) (rec mcpreplay.Recor
 // Events reads the history of one operation, oldest first.
 func (s *Store) Events(ctx context.Context, key mcpreplay.Key) (events []mcpreplay.Event, err error) {
 	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
-		r, err := look(c, key, info)
+		r, err := s.look(c, key, info)
 		if err != nil {
 			return err
 		}
@@ -90,7 +92,7 @@ func (s *Store) Events(ctx context.Context, key mcpreplay.Key) (events []mcprepl
 // List reads records, newest first.
 func (s *Store) List(ctx context.Context, f mcpreplay.Filter) (recs []mcpreplay.Record, err error) {
 	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
-		rows, err := c.search(f)
+		rows, err := c.search(f, len(s.scope("")))
 		for _, r := range rows {
 			r.Ledger = info
 			recs = append(recs, r.Record)
@@ -106,7 +108,7 @@ func (s *Store) View(ctx context.Context, key mcpreplay.Key, check func(context.
 	rec.Key = key
 	var failed error // the application's own, not to be taken for the ledger's
 	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
-		r, err := look(c, key, info)
+		r, err := s.look(c, key, info)
 		rec = r.Record
 		if err != nil {
 			return err
@@ -146,7 +148,7 @@ func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcprepl
 		if err != nil {
 			return false, err
 		}
-		if err := c.add(r); err != nil {
+		if err := s.add(c, r); err != nil {
 			return false, err
 		}
 		rec, started = r.Record, true
@@ -173,8 +175,8 @@ func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(c
 		// The row comes first: the id is taken before anything is done under it,
 		// and the effect's own rows may refer to it.
 		claim := *r
-		claim.State = mcpreplay.StateInProgress
-		if err := c.add(&claim); err != nil {
+		claim.State = mcpreplay.StateApplied // as it will be, if it will be: no index sees it change
+		if err := s.add(c, &claim); err != nil {
 			return false, err
 		}
 		r.Seq = claim.Seq
@@ -257,7 +259,7 @@ func (s *Store) hold(c *conn, change mcpreplay.Change) (*row, time.Time, error) 
 	if err != nil {
 		return nil, never, err
 	}
-	r, err := c.find(change.Key.ID)
+	r, err := s.find(c, change.Key)
 	switch {
 	case err != nil:
 		return nil, never, err
@@ -271,8 +273,14 @@ func (s *Store) hold(c *conn, change mcpreplay.Change) (*row, time.Time, error) 
 	if err := r.legal(change); err != nil {
 		return nil, never, err
 	}
+	if takes(change) && r.Live {
+		return nil, never, mcpreplay.ErrStale
+	}
 	r.Ledger = info
 	now, err := s.now(info)
+	if err == nil && writes(change) && !r.Authority.IsZero() && !now.Before(r.Authority) {
+		err = mcpreplay.ErrExpired
+	}
 	return r, now, err
 }
 
@@ -284,7 +292,7 @@ func (s *Store) admit(c *conn, op mcpreplay.Operation, to mcpreplay.State) (r *r
 	if err != nil {
 		return &row{}, false, err
 	}
-	r, err = c.find(op.ID)
+	r, err = s.find(c, op.Key)
 	switch {
 	case err != nil:
 		return &row{}, false, err

@@ -48,17 +48,17 @@ func testAdvance(t *testing.T, s *suite[mcpreplay.Store]) {
 func reach(t *testing.T, s mcpreplay.Store, id string, state mcpreplay.State) mcpreplay.Record {
 	t.Helper()
 	rec := begin(t, s, operation(id), claim())
-	if state == mcpreplay.StateInProgress {
+	switch state {
+	case mcpreplay.StateInProgress:
 		return rec
+	case mcpreplay.StateReleased:
+		return advance(t, s, move(rec, mcpreplay.EventRelease, state))
 	}
 	return advance(t, s, finish(rec, state))
 }
 
 // kinds are all kinds of event, and one that there is not.
-var kinds = []mcpreplay.EventKind{
-	mcpreplay.EventClaim, mcpreplay.EventApply, mcpreplay.EventStep, mcpreplay.EventCompensation, mcpreplay.EventFinish,
-	mcpreplay.EventDecline, mcpreplay.EventFence, mcpreplay.EventContradiction, "nonsense",
-}
+var kinds = append([]mcpreplay.EventKind{"nonsense"}, mcpreplay.EventKinds...)
 
 // targets are all states to go to, and some that no record can have.
 var targets = append([]mcpreplay.State{mcpreplay.StateNone, mcpreplay.StateUnknown, "nonsense"}, mcpreplay.States...)
@@ -66,6 +66,9 @@ var targets = append([]mcpreplay.State{mcpreplay.StateNone, mcpreplay.StateUnkno
 // move is a change of rec by an event of one kind that has all it needs.
 func move(rec mcpreplay.Record, kind mcpreplay.EventKind, to mcpreplay.State) mcpreplay.Change {
 	c := mcpreplay.Change{Key: rec.Key, Revision: rec.Revision, Event: mcpreplay.Event{Kind: kind, Actor: "owner-1"}}
+	if kind == mcpreplay.EventTakeover {
+		c.Owner = "owner-2"
+	}
 	if to == rec.State {
 		return c
 	}
@@ -119,6 +122,9 @@ func testTransitions(t *testing.T, s *suite[mcpreplay.Store]) {
 					continue
 				}
 				moved := reach(t, store, fmt.Sprintf("op-%s-%s-%s", from, kind, to), from)
+				if kind == mcpreplay.EventTakeover {
+					moved = endLease(t, store, moved)
+				}
 				if got, err := store.Advance(t.Context(), move(moved, kind, to)); err != nil || got.State != to {
 					t.Errorf("%s from %s to %s = %q, %v", kind, from, to, got.State, err)
 				}

@@ -89,7 +89,7 @@ func (a *applier[Tx]) testApply(t *testing.T) {
 	}
 	body := `{"ok":true}`
 	want := mcpreplay.Record{
-		Operation: op, State: mcpreplay.StateApplied, Effect: "row/x",
+		Operation: op, State: mcpreplay.StateApplied, Attempt: 1, Effect: "row/x",
 		Result:   &mcpreplay.Result{Body: []byte(body), Digest: digest(body), Size: int64(len(body))},
 		Revision: rec.Revision, Seq: rec.Seq, Position: rec.Position,
 		CreatedAt: rec.CreatedAt, UpdatedAt: rec.CreatedAt, Ledger: rec.Ledger,

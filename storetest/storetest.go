@@ -34,6 +34,12 @@ func Run(t *testing.T, open func(t *testing.T) mcpreplay.Store) {
 		{"every transition is made or refused as the table says", testTransitions},
 		{"a final record takes only what came after", testAfterFinal},
 		{"a renewal keeps a claim alive and is no event", testRenew},
+		{"a record is taken only from an owner that is gone", testTaking},
+		{"a released claim may be claimed again", testRelease},
+		{"the right to write is asked for each time", testExpiredAgain},
+		{"a claimed effect has a deadline", testDeadline},
+		{"an acknowledgement is kept", testAcknowledge},
+		{"a sweep drops bytes and nothing else", testSweep},
 		{"steps are events", testSteps},
 		{"rounds of questions end in one outcome", testRounds},
 		{"a result can be recorded without its bytes", testDropped},
@@ -269,7 +275,7 @@ func testBegin(t *testing.T, s *suite[mcpreplay.Store]) {
 	rec := begin(t, store, op, c)
 
 	want := mcpreplay.Record{
-		Operation: op, State: mcpreplay.StateInProgress, Owner: "owner-1", Live: true, Effect: "issue/7",
+		Operation: op, State: mcpreplay.StateInProgress, Owner: "owner-1", Live: true, Attempt: 1, Effect: "issue/7",
 		// What the store decides:
 		Revision: rec.Revision, Seq: rec.Seq, Position: rec.Position,
 		CreatedAt: rec.CreatedAt, UpdatedAt: rec.CreatedAt, Ledger: rec.Ledger,

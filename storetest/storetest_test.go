@@ -41,12 +41,13 @@ type broken struct {
 	apply   func(context.Context, mcpreplay.Operation, effect) (mcpreplay.Record, bool, error)
 	step    func(context.Context, mcpreplay.Change, step) (mcpreplay.Record, error)
 	view    func(context.Context, mcpreplay.Key, look) (mcpreplay.Record, error)
+	sweep   func(context.Context, mcpreplay.SweepPolicy) (mcpreplay.Swept, error)
 	close   func() error
 }
 
 func newBroken(s applier) *broken {
 	return &broken{applier: s, info: s.Info, get: s.Get, events: s.Events, list: s.List, begin: s.Begin, advance: s.Advance,
-		apply: s.Apply, step: s.ApplyStep, view: s.View, close: s.Close}
+		apply: s.Apply, step: s.ApplyStep, view: s.View, sweep: s.Sweep, close: s.Close}
 }
 
 func (b *broken) Info(ctx context.Context) (mcpreplay.Info, error) { return b.info(ctx) }
@@ -81,6 +82,10 @@ func (b *broken) ApplyStep(ctx context.Context, c mcpreplay.Change, s step) (mcp
 
 func (b *broken) View(ctx context.Context, key mcpreplay.Key, l look) (mcpreplay.Record, error) {
 	return b.view(ctx, key, l)
+}
+
+func (b *broken) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (mcpreplay.Swept, error) {
+	return b.sweep(ctx, p)
 }
 
 func (b *broken) Close() error { return b.close() }
@@ -219,6 +224,75 @@ var breaks = []struct {
 			b.advance = func(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
 				c.Owner = ""
 				return s.Advance(ctx, c)
+			}
+		},
+	},
+	{
+		name:  "an owner that is live is taken for gone",
+		parts: []string{"a record is taken only from an owner that is gone"},
+		with: func(s applier, b *broken) {
+			b.advance = func(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
+				rec, err := s.Advance(ctx, c)
+				if c.Event.Kind == mcpreplay.EventTakeover && errors.Is(err, mcpreplay.ErrStale) {
+					if rec, err := s.Advance(ctx, mcpreplay.Change{Key: c.Key, Revision: c.Revision, Lease: -1}); err == nil {
+						c.Revision = rec.Revision
+						return s.Advance(ctx, c)
+					}
+				}
+				return rec, err
+			}
+		},
+	},
+	{
+		name:  "what is released is free",
+		parts: []string{"a released claim may be claimed again"},
+		with: func(s applier, b *broken) {
+			b.begin = func(ctx context.Context, op mcpreplay.Operation, c mcpreplay.Change) (mcpreplay.Record, bool, error) {
+				rec, started, err := s.Begin(ctx, op, c)
+				if err == nil && rec.State == mcpreplay.StateReleased {
+					c.Key, c.Revision, c.Owner = rec.Key, rec.Revision, "owner-2"
+					rec, err = s.Advance(ctx, c)
+					return rec, err == nil, err
+				}
+				return rec, started, err
+			}
+		},
+	},
+	{
+		name:  "a right to write that ended is not asked for again",
+		parts: []string{"the right to write is asked for each time"},
+		with: func(s applier, b *broken) {
+			b.advance = func(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
+				rec, err := s.Advance(ctx, c)
+				if errors.Is(err, mcpreplay.ErrExpired) {
+					return s.Get(ctx, c.Key)
+				}
+				return rec, err
+			}
+		},
+	},
+	{
+		name:  "deadlines are forgotten",
+		parts: []string{"a claimed effect has a deadline"},
+		with: func(s applier, b *broken) {
+			b.begin = func(ctx context.Context, op mcpreplay.Operation, c mcpreplay.Change) (mcpreplay.Record, bool, error) {
+				c.Deadline = 0
+				return s.Begin(ctx, op, c)
+			}
+		},
+	},
+	{
+		name:  "acknowledgements are forgotten",
+		parts: []string{"an acknowledgement is kept", "a sweep drops bytes and nothing else"},
+		with: func(s applier, b *broken) {
+			b.get = func(ctx context.Context, key mcpreplay.Key) (mcpreplay.Record, error) {
+				rec, err := s.Get(ctx, key)
+				rec.Acknowledged = false
+				return rec, err
+			}
+			b.sweep = func(ctx context.Context, p mcpreplay.SweepPolicy) (mcpreplay.Swept, error) {
+				p.Acknowledged = false
+				return s.Sweep(ctx, p)
 			}
 		},
 	},

@@ -7,12 +7,25 @@ CREATE TABLE mcpreplay_ledger (
   backend     TEXT    NOT NULL,
   instance    TEXT    NOT NULL,
   incarnation INTEGER NOT NULL,
+  ids         TEXT    NOT NULL CHECK (ids IN ('shared', 'principal')),
   created_at  INTEGER NOT NULL
 ) STRICT;
 
+-- Each incarnation but the first was begun by a declared restore, which passed
+-- over the positions that a client of the time before may have seen.
+CREATE TABLE mcpreplay_restores (
+  incarnation    INTEGER PRIMARY KEY,
+  after_position INTEGER NOT NULL,
+  until_position INTEGER NOT NULL,
+  actor          TEXT    NOT NULL,
+  reason         TEXT    NOT NULL,
+  at             INTEGER NOT NULL
+) STRICT;
+
 -- The id is not the key: callers choose ids, and a random key would dirty a
--- page of its own for every row. The results are apart, so that dropping one
--- frees whole pages.
+-- page of its own for every row. Where each principal has ids of its own, a digest
+-- of the principal stands before the id. The results are apart, so that dropping
+-- one frees whole pages.
 CREATE TABLE mcpreplay_operations (
   seq              INTEGER PRIMARY KEY,
   operation_id     TEXT    NOT NULL UNIQUE,
@@ -25,15 +38,18 @@ CREATE TABLE mcpreplay_operations (
   answers_digest   BLOB,
   state_digest     BLOB,
   sent_digest      BLOB,
-  state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'awaiting_input')),
+  state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'released', 'awaiting_input')),
   fenced           INTEGER NOT NULL CHECK (fenced = 0 OR (fenced = 1 AND state = 'not_applied')),
   revision         INTEGER NOT NULL,
   owner            TEXT    NOT NULL,
   lease_until      INTEGER,
+  attempt          INTEGER NOT NULL,
+  effect_until     INTEGER,
   effect           TEXT    NOT NULL,
   result_is_error  INTEGER CHECK (result_is_error IN (0, 1)),
   result_digest    BLOB,
   result_size      INTEGER,
+  acknowledged     INTEGER NOT NULL CHECK (acknowledged IN (0, 1)),
   position         INTEGER NOT NULL,
   authority_until  INTEGER,
   retention_until  INTEGER,
@@ -43,6 +59,9 @@ CREATE TABLE mcpreplay_operations (
 
 -- One principal's operations, newest first: every index entry ends in seq.
 CREATE INDEX mcpreplay_operations_principal ON mcpreplay_operations (principal);
+
+-- What somebody has to settle, or to go on with. It stays small.
+CREATE INDEX mcpreplay_operations_open ON mcpreplay_operations (state) WHERE state IN ('in_progress', 'awaiting_input');
 
 CREATE TABLE mcpreplay_results (
   seq  INTEGER PRIMARY KEY REFERENCES mcpreplay_operations (seq),
