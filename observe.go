@@ -74,6 +74,7 @@ const (
 	detailOrphan     = "This operation has no live owner: it was started, and whether its effect happened is not known. Do not repeat it under another id; only evidence from the system of record can settle it."
 	detailReleased   = "Nothing has happened under this operation: the last attempt could not begin and said so. The same call may be sent again with the same operation id."
 	detailWaiting    = "This operation waits for answers to a question, and has %s owner."
+	detailDisputed   = "The ledger records this operation as %s, but what came later says otherwise. A person has to find out what happened; nothing may run again until then."
 	detailMissing    = "The ledger records this operation as %s, but its effect was not found."
 	detailDamaged    = "The ledger records this operation as %s, but its stored result cannot be used: %v."
 	detailApplied    = "This operation was applied. Its stored result is here; nothing may run again."
@@ -107,6 +108,8 @@ func Observe(scope Scope, rec Record, found bool, physical *bool) Observation {
 		return o
 	}
 	switch {
+	case rec.Contradicted:
+		o.Detail = fmt.Sprintf(detailDisputed, rec.State) + knownEffect(rec)
 	case rec.State == StateNotApplied:
 		o.State, o.NewOperationSafe = StateNotApplied, true
 		o.NextAction, o.Detail = ActionStop, detailNotApplied

@@ -59,8 +59,16 @@ type Record struct {
 	// zero if it was never claimed with one. It says nothing of whether it did.
 	Deadline time.Time
 
+	// Memo is what the claim keeps for whoever has to find out what became of it,
+	// such as the arguments. It is gone once the record is final, or released.
+	Memo []byte
+
 	// Acknowledged: the caller has its result, whose bytes may be dropped early.
 	Acknowledged bool
+
+	// Contradicted: a late outcome disagreed with the record, which is therefore no
+	// evidence of anything. A person has to look.
+	Contradicted bool
 
 	Seq       int64     // ledger order of first appearance
 	Position  int64     // of the latest event of this operation

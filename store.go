@@ -89,6 +89,7 @@ type Change struct {
 	Owner    string
 	Lease    time.Duration // from the store's own time; 0 keeps or sets none, below 0 ends it
 	Deadline time.Duration // of the claimed effect, from the ledger's time; 0 keeps or sets none
+	Memo     []byte        // nil keeps what is there; only a claim or a takeover brings one
 	Effect   string        // "" keeps the reference
 	Result   *Result       // nil keeps the result
 	Event    Event         // Kind "" appends none: only for a renewal

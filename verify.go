@@ -240,6 +240,10 @@ func check(rec Record, events []Event) (found []Finding) {
 		fail(RuleTime, "updated at %s, but its last event was at %s", when(rec.UpdatedAt), when(last.At))
 	}
 	checkWrites(rec, events, fail)
+	contradicted := slices.ContainsFunc(events, func(e Event) bool { return e.Kind == EventContradiction })
+	if contradicted != rec.Contradicted {
+		fail(RuleState, "contradicted by its events is %t, by itself %t", contradicted, rec.Contradicted)
+	}
 	return found
 }
 

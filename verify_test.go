@@ -251,7 +251,10 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 			b.write("op-passed", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
 			b.info.Position += 49
 		}, []string{"the ledger position", "the ledger position"}},
-		{"a contradiction", func(b *books) { b.events["op-steps"][4].Kind = mcpreplay.EventContradiction }, []string{"op-steps contradiction"}},
+		{"a contradiction", func(b *books) {
+			b.events["op-steps"][4].Kind, b.record("op-steps").Contradicted = mcpreplay.EventContradiction, true
+		}, []string{"op-steps contradiction"}},
+		{"a contradiction that nothing tells of", func(b *books) { b.record("op-steps").Contradicted = true }, []string{"op-steps state"}},
 		{"a revision twice", func(b *books) { b.events["op-steps"][1].Revision = 1 }, []string{"op-steps revision"}},
 		{"a first revision of nothing", func(b *books) {
 			b.events["op-atomic"][0].Revision, b.record("op-atomic").Revision = 0, 0

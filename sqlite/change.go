@@ -45,13 +45,22 @@ func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcprep
 		r.Attempt++
 	case mcpreplay.EventAcknowledge:
 		r.Acknowledged = true
+	case mcpreplay.EventContradiction:
+		r.Contradicted = true
+	}
+	if c.Memo != nil {
+		r.Memo = append([]byte{}, c.Memo...)
 	}
 	real := time.Now()
 	if c.Lease > 0 {
 		r.lease = micro(real.Add(c.Lease))
 	}
-	if c.Lease < 0 || to.Final() || to == mcpreplay.StateReleased {
+	over := to.Final() || to == mcpreplay.StateReleased
+	if c.Lease < 0 || over {
 		r.lease = time.Time{}
+	}
+	if over {
+		r.Memo = nil
 	}
 	r.Live = r.lease.After(real)
 	if c.Event.Kind == "" {
@@ -68,7 +77,7 @@ func (r *row) change(c mcpreplay.Change, now time.Time, position int64) (*mcprep
 // be missing: of a renewal, or while an effect is yet to name it.
 func (r *row) legal(c mcpreplay.Change) error {
 	to, kind := r.target(c), c.Event.Kind
-	bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Deadline == 0 && c.Effect == "" && c.Result == nil
+	bare := c.To == "" && !c.Fence && c.Owner == "" && c.Lease == 0 && c.Deadline == 0 && c.Memo == nil && c.Effect == "" && c.Result == nil
 	switch {
 	case r.State.Final() && !bare:
 		return &mcpreplay.TransitionError{From: r.State, To: to, Kind: kind}
@@ -94,6 +103,8 @@ func (r *row) coherent(c mcpreplay.Change) error {
 	switch {
 	case kind == "" && (to != r.State || c.Fence || c.Deadline != 0 || c.Effect != "" || c.Result != nil):
 		return fmt.Errorf("%w: only a renewal may go without an event", errMisuse)
+	case c.Memo != nil && !writes(c):
+		return fmt.Errorf("%w: only a claim brings a memo", errMisuse)
 	case c.Fence != (kind == mcpreplay.EventFence):
 		return fmt.Errorf("%w: a fence and its event go together", errMisuse)
 	case takes(c) && (c.Owner == "" || c.Owner == r.Owner):

@@ -32,20 +32,20 @@ FROM main.mcpreplay_ledger`
 	sqlSelect = `SELECT o.seq, operation_id, principal, tool, tool_version, key_id,
   fingerprint, arguments_digest, answers_digest, state_digest, state, fenced, revision, owner, lease_until, effect,
   result_is_error, result_digest, result_size, position, authority_until, retention_until, created_at, updated_at, body, sent_digest,
-  attempt, effect_until, acknowledged
+  attempt, effect_until, acknowledged, contradicted, memo
 FROM main.mcpreplay_operations o LEFT JOIN main.mcpreplay_results r ON r.seq = o.seq
 WHERE `
 
 	sqlInsert = `INSERT INTO main.mcpreplay_operations (operation_id, principal, tool, tool_version, key_id,
   fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, created_at,
   state, fenced, revision, owner, lease_until, effect, result_is_error, result_digest, result_size, position, updated_at,
-  attempt, effect_until, acknowledged)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+  attempt, effect_until, acknowledged, contradicted, memo)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	sqlUpdate = `UPDATE main.mcpreplay_operations
 SET state = ?, fenced = ?, revision = ?, owner = ?, lease_until = ?, effect = ?,
   result_is_error = ?, result_digest = ?, result_size = ?, position = ?, updated_at = ?,
-  attempt = ?, effect_until = ?, acknowledged = ?
+  attempt = ?, effect_until = ?, acknowledged = ?, contradicted = ?, memo = ?
 WHERE seq = ?`
 
 	sqlPut   = `INSERT INTO main.mcpreplay_results (seq, body) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET body = excluded.body`
@@ -195,7 +195,8 @@ func scan(st *sqlite3.Stmt, scope int) *row {
 	r.Position = st.ColumnInt64(19)
 	r.Authority, r.Retention = timeAt(st, 20), timeAt(st, 21)
 	r.CreatedAt, r.UpdatedAt = timeAt(st, 22), timeAt(st, 23)
-	r.Attempt, r.Deadline, r.Acknowledged = st.ColumnInt64(26), timeAt(st, 27), st.ColumnBool(28)
+	r.Attempt, r.Deadline = st.ColumnInt64(26), timeAt(st, 27)
+	r.Acknowledged, r.Contradicted, r.Memo = st.ColumnBool(28), st.ColumnBool(29), blobAt(st, 30)
 	r.Live = r.lease.After(time.Now())
 	r.ID = r.ID[min(scope, len(r.ID)):]
 	return r
@@ -235,7 +236,7 @@ func (r *row) changing() []any {
 	return []any{
 		string(r.State), r.Fenced, r.Revision, r.Owner, r.lease, r.Effect,
 		isError, digest, size, r.Position, r.UpdatedAt,
-		r.Attempt, r.Deadline, r.Acknowledged,
+		r.Attempt, r.Deadline, r.Acknowledged, r.Contradicted, r.Memo,
 	}
 }
 

@@ -160,6 +160,7 @@ func testAfterFinal(t *testing.T, s *suite[mcpreplay.Store]) {
 		got := advance(t, store, note(kind))
 		want := rec
 		want.Revision, want.Position, want.UpdatedAt = got.Revision, got.Position, got.UpdatedAt
+		want.Contradicted = kind == mcpreplay.EventContradiction
 		sameRecord(t, "a record after its end", got, want)
 		if got.Revision <= rec.Revision || got.Position <= rec.Position {
 			t.Errorf("%s is at revision %d and position %d, want more than %d and %d", kind, got.Revision, got.Position, rec.Revision, rec.Position)
@@ -262,6 +263,7 @@ func testMisuse(t *testing.T, s *suite[mcpreplay.Store]) {
 		{"an outcome without a result", bare, mcpreplay.Change{To: mcpreplay.StateApplied, Event: event(mcpreplay.EventFinish)}},
 		{"a part without a result", bare, mcpreplay.Change{To: mcpreplay.StatePartial, Event: event(mcpreplay.EventFinish)}},
 		{"a refusal without a result", bare, mcpreplay.Change{To: mcpreplay.StateNotApplied, Event: event(mcpreplay.EventFinish)}},
+		{"a memo that comes late", running, mcpreplay.Change{Memo: []byte("x"), Event: event(mcpreplay.EventStep)}},
 		{"a dropped result of no size", running, mcpreplay.Change{Result: &mcpreplay.Result{Digest: digest("x"), Size: -1}, Event: event(mcpreplay.EventStep)}},
 	} {
 		check := unchanged(t, store, tt.rec.Key)

@@ -159,8 +159,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func testDeadline(t *testing.T, s *suite[mcpreplay.Store]) {
 	store := s.store(t)
 	c := claim()
-	c.Deadline = 90 * time.Second
+	c.Deadline, c.Memo = 90*time.Second, []byte(`{"amount":1}`)
 	rec := begin(t, store, operation("op-deadline"), c)
+	same(t, "the memo", rec.Memo, c.Memo)
 	if want := rec.CreatedAt.Add(c.Deadline); !rec.Deadline.Equal(want) {
 		t.Errorf("the deadline is %v, want %v: by the ledger's own time", rec.Deadline, want)
 	}
@@ -169,6 +170,9 @@ func testDeadline(t *testing.T, s *suite[mcpreplay.Store]) {
 		t.Errorf("a renewal moved the deadline to %v", kept.Deadline)
 	}
 	sameRecord(t, "Get()", get(t, store, rec.Key), kept)
+	if ended := advance(t, store, finish(kept, mcpreplay.StateApplied)); ended.Memo != nil || get(t, store, rec.Key).Memo != nil {
+		t.Errorf("after the end it keeps the memo %s", ended.Memo)
+	}
 	if rec := begin(t, store, operation("op-no-deadline"), claim()); !rec.Deadline.IsZero() {
 		t.Errorf("a claim without a deadline has %v", rec.Deadline)
 	}

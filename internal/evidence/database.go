@@ -65,7 +65,7 @@ type LedgerEvent struct {
 // tables are all that may be in a file: a view or a trigger would be code of its
 // own.
 var tables = []string{
-	"compensations", "issues", "mcpreplay_events", "mcpreplay_ledger", "mcpreplay_operations", "mcpreplay_results", "mcpreplay_schema",
+	"compensations", "issues", "mcpreplay_events", "mcpreplay_ledger", "mcpreplay_operations", "mcpreplay_restores", "mcpreplay_results", "mcpreplay_schema",
 	"sqlite_sequence", "watchers",
 }
 

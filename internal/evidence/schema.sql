@@ -30,6 +30,7 @@ CREATE TABLE mcpreplay_ledger (
   backend     TEXT    NOT NULL,
   instance    TEXT    NOT NULL,
   incarnation INTEGER NOT NULL,
+  ids         TEXT    NOT NULL CHECK (ids IN ('shared', 'principal')),
   created_at  INTEGER NOT NULL
 ) STRICT;
 
@@ -45,20 +46,34 @@ CREATE TABLE mcpreplay_operations (
   answers_digest   BLOB,
   state_digest     BLOB,
   sent_digest      BLOB,
-  state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'awaiting_input')),
+  state            TEXT    NOT NULL CHECK (state IN ('in_progress', 'applied', 'partial', 'not_applied', 'released', 'awaiting_input')),
   fenced           INTEGER NOT NULL CHECK (fenced = 0 OR (fenced = 1 AND state = 'not_applied')),
   revision         INTEGER NOT NULL,
   owner            TEXT    NOT NULL,
   lease_until      INTEGER,
+  attempt          INTEGER NOT NULL,
+  effect_until     INTEGER,
+  memo             BLOB,
   effect           TEXT    NOT NULL,
   result_is_error  INTEGER CHECK (result_is_error IN (0, 1)),
   result_digest    BLOB,
   result_size      INTEGER,
+  acknowledged     INTEGER NOT NULL CHECK (acknowledged IN (0, 1)),
+  contradicted     INTEGER NOT NULL CHECK (contradicted IN (0, 1)),
   position         INTEGER NOT NULL,
   authority_until  INTEGER,
   retention_until  INTEGER,
   created_at       INTEGER NOT NULL,
   updated_at       INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE mcpreplay_restores (
+  incarnation    INTEGER PRIMARY KEY,
+  after_position INTEGER NOT NULL,
+  until_position INTEGER NOT NULL,
+  actor          TEXT    NOT NULL,
+  reason         TEXT    NOT NULL,
+  at             INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE mcpreplay_results (
@@ -82,5 +97,7 @@ CREATE TABLE watchers (
 CREATE INDEX issues_by_operation ON issues (operation_id);
 
 CREATE INDEX mcpreplay_events_seq ON mcpreplay_events (seq, position);
+
+CREATE INDEX mcpreplay_operations_open ON mcpreplay_operations (state) WHERE state IN ('in_progress', 'awaiting_input');
 
 CREATE INDEX mcpreplay_operations_principal ON mcpreplay_operations (principal);
