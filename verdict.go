@@ -23,6 +23,8 @@ const (
 	ReasonRequestState     Reason = "invalid_request_state"
 	ReasonKeyRetired       Reason = "key_retired"
 	ReasonLimit            Reason = "limit_exceeded"
+	ReasonForbidden        Reason = "operation_forbidden"
+	ReasonBusy             Reason = "server_busy"
 	ReasonUnavailable      Reason = "ledger_unavailable"
 	ReasonArguments        Reason = "invalid_arguments"
 	ReasonInputResponse    Reason = "invalid_input_response"
@@ -41,6 +43,7 @@ var refusals = map[Reason]bool{
 	ReasonConflict: true, ReasonAuthorityExpired: true, ReasonRetentionExpired: true,
 	ReasonIDRequired: true, ReasonIDInvalid: true, ReasonFenced: true,
 	ReasonContinuation: true, ReasonRequestState: true, ReasonKeyRetired: true,
+	ReasonForbidden: true, ReasonBusy: true,
 	ReasonLimit: true, ReasonUnavailable: true, ReasonArguments: true, ReasonInputResponse: true,
 	ReasonCancelled: true, ReasonPrincipal: true,
 }

@@ -38,7 +38,7 @@ type attempt struct {
 // call makes the checks, each before any effect, and then either replays, asks,
 // refuses or lets the effect run.
 func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-	a := &attempt{g: g, tool: t, req: req, op: &Op{}}
+	a := &attempt{g: g, tool: t, req: req, op: &Op{backend: g.info.Backend}}
 	res, err := apart(func() (*mcp.CallToolResult, error) { return a.answer(ctx) })
 	var crashed *crash
 	if errors.As(err, &crashed) {
@@ -67,8 +67,9 @@ func (a *attempt) answer(ctx context.Context) (*mcp.CallToolResult, error) {
 		if res != nil || err != nil {
 			return res, err
 		}
-		// The tool has questions: it asks again, and will meet the tombstone.
-		a.past = true
+		// Nothing has come of it and it may be tried again, or the tool has questions:
+		// then it asks again, and will meet the tombstone.
+		a.past = a.op.from == nil
 	case !errors.Is(err, mcpreplay.ErrNotFound):
 		return nil, err
 	case a.stale != nil:
@@ -183,6 +184,9 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 	if a.stale != nil && (expired(now, rec.Authority) || expired(now, rec.Retention)) {
 		return nil, a.refuse(mcpreplay.ReasonRequestState, a.stale)
 	}
+	if rec.Contradicted {
+		return a.unknown(errors.New("a late outcome disagrees with the record")), nil
+	}
 	if a.writes() && expired(now, rec.Authority) {
 		return nil, a.refuse(mcpreplay.ReasonAuthorityExpired, nil)
 	}
@@ -193,15 +197,36 @@ func (a *attempt) existing(ctx context.Context, rec mcpreplay.Record) (*mcp.Call
 		return nil, a.refuse(mcpreplay.ReasonRetentionExpired, nil)
 	}
 	rec, err := a.wait(ctx, rec)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	if rec = a.g.reconcile(ctx, rec); rec.State == mcpreplay.StateInProgress && rec.Live {
+		if rec, err = a.wait(ctx, rec); err != nil { // somebody else is asking
+			return nil, err
+		}
+	}
+	switch {
+	case rec.Contradicted:
 	case rec.State.Final():
 		return a.reply(rec, true)
 	case rec.Live:
 		return nil, a.refuse(mcpreplay.ReasonInProgress, nil)
+	case a.mayClaim(rec):
+		a.op.from = &rec
+		return nil, nil
+	case rec.State == mcpreplay.StateReleased:
+		return nil, a.refuse(mcpreplay.ReasonAuthorityExpired, nil)
 	}
 	return a.unknown(fmt.Errorf("the record is %s and its owner is gone", rec.State)), nil
+}
+
+// mayClaim reports whether the effect of rec may be run, though it is not new: its
+// claim was given back, or its owner is gone and running it again does no harm.
+func (a *attempt) mayClaim(rec mcpreplay.Record) bool {
+	if expired(rec.Ledger.Time, rec.Authority) {
+		return false
+	}
+	return rec.State == mcpreplay.StateReleased || rec.State == mcpreplay.StateInProgress && !rec.Live && a.tool.idempotent
 }
 
 // writes reports whether the call asks to write. A continuation does: its right
@@ -212,6 +237,10 @@ func expired(now, deadline time.Time) bool { return !deadline.IsZero() && !now.B
 
 // wait waits for the owner of a claim to finish, within the limit.
 func (a *attempt) wait(ctx context.Context, rec mcpreplay.Record) (mcpreplay.Record, error) {
+	if !a.g.waiting.take() {
+		return rec, nil
+	}
+	defer a.g.waiting.give()
 	limit := time.NewTimer(a.g.opts.Wait)
 	defer limit.Stop()
 	for pause := 5 * time.Millisecond; !rec.State.Final() && rec.Live; pause = min(2*pause, 250*time.Millisecond) {
@@ -246,9 +275,20 @@ func (a *attempt) write(ctx context.Context) (*mcp.CallToolResult, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, a.refuse(mcpreplay.ReasonCancelled, err)
 	}
+	if !a.g.writing.take() {
+		return nil, a.refuse(mcpreplay.ReasonBusy, nil)
+	}
+	defer a.g.writing.give()
 	bounded, cancel := context.WithTimeout(context.WithValue(ctx, requestKey{}, a.req), a.g.opts.Wait)
 	defer cancel()
-	rec, started, err := a.tool.run(bounded, a.op, o, a.args)
+	w := &work{g: a.g, op: a.op, o: o, timeout: a.g.opts.EffectTimeout}
+	w.allowed = func(ctx context.Context) error {
+		if err := a.g.opts.Authorize(ctx, o); err != nil {
+			return a.refuse(mcpreplay.ReasonForbidden, err)
+		}
+		return nil
+	}
+	rec, started, err := a.tool.run(bounded, w, a.args)
 	if err != nil {
 		return a.failed(ctx, err, started)
 	}
@@ -260,9 +300,15 @@ func (a *attempt) settled(ctx context.Context, rec mcpreplay.Record, started boo
 	if !started { // another attempt was faster: this one is a repeat of it
 		res, err := a.existing(ctx, rec)
 		if res == nil && err == nil {
+			if a.op.from != nil { // that one was given back too, since
+				return nil, a.refuse(mcpreplay.ReasonInProgress, nil)
+			}
 			return nil, a.refuse(mcpreplay.ReasonRetentionExpired, nil)
 		}
 		return res, err
+	}
+	if rec.Contradicted {
+		return a.unknown(errors.New("the record was settled otherwise before the effect ended")), nil
 	}
 	if !rec.State.Final() {
 		return a.unknown(fmt.Errorf("the effect ended and left the record %s", rec.State)), nil
@@ -276,6 +322,9 @@ func (a *attempt) operation() (mcpreplay.Operation, error) {
 	digests, err := a.g.opts.FingerprintKeys.Digest(a.binding())
 	if err != nil {
 		return mcpreplay.Operation{}, a.refuseInput(err)
+	}
+	if a.op.from != nil { // what is recorded counts
+		return a.op.from.Operation, nil
 	}
 	authority, retention := a.deadlines()
 	return mcpreplay.Operation{

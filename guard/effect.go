@@ -16,12 +16,15 @@ import (
 
 // Op is what an effect may know of its operation.
 type Op struct {
-	ID        string // pass it on as an idempotency key, or write it into the effect
+	ID        string // write it into the effect, or hand it on; see also IdempotencyKey
 	Principal string
+	Attempt   int64 // 1 the first time; more if an earlier one was given back or taken over
 
+	backend string
 	answers map[string]json.RawMessage
 	effect  string
-	sent    bool // the store was asked to write
+	sent    bool              // the store was asked to write
+	from    *mcpreplay.Record // what is claimed again; nil for a new operation
 }
 
 // Answer decodes what the user answered to the named question, whose content is
@@ -50,7 +53,8 @@ func (o *Op) Effect(reference string) { o.effect = reference }
 type Questions map[string]*mcp.ElicitParams
 
 // Effect is what a guarded tool does. It is opaque: the constructors of this
-// package make one, and its decorators (Ask, Check, Version) add to it.
+// package make one, and its decorators (Ask, Check, Reconcile, Timeout, Version and
+// so on) add to it.
 //
 // If In is json.RawMessage the effect gets the arguments undecoded: without
 // operation_id, with schema defaults filled in, numbers as they were sent. If Out
@@ -58,10 +62,15 @@ type Questions map[string]*mcp.ElicitParams
 type Effect[In, Out any] struct {
 	err     error             // why this is no effect; AddTool reports it
 	stores  []mcpreplay.Store // whatever it writes to; must be the guard's ledger
-	run     func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error)
+	run     func(ctx context.Context, w *work, in In, encode encoder[Out]) (mcpreplay.Record, bool, error)
 	ask     func(context.Context, *Op, In) (Questions, error)
 	check   func(context.Context, mcpreplay.Key) (rec mcpreplay.Record, present bool, err error)
+	settle  func(ctx context.Context, op *Op, rec mcpreplay.Record, in In, encode encoder[Out]) (settlement, error)
 	version string
+
+	claims     bool // it is claimed before it runs
+	keeps      bool // settle needs the request
+	idempotent bool // it may be run again when its owner is gone
 }
 
 // encoder turns an effect's output into the stored result, or refuses it before
@@ -73,10 +82,17 @@ type encoder[Out any] func(Out) (mcpreplay.Result, error)
 // and must touch nothing but tx. If it returns an error or a result with isError,
 // or panics, nothing happened and the same operation id may be sent again.
 func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Context, tx Tx, op *Op, in In) (Out, error)) Effect[In, Out] {
-	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
-		op.sent = true
-		return s.Apply(ctx, o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
-			once := *op // a second call starts from the same op as the first
+	run := func(ctx context.Context, w *work, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		if w.op.from != nil {
+			return mcpreplay.Record{}, false, errOtherKind
+		}
+		w.op.sent = true
+		return s.Apply(ctx, w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
+			if err := w.allowed(ctx); err != nil {
+				return mcpreplay.Outcome{}, err
+			}
+			once := *w.op // a second call starts from the same op as the first
+			once.Attempt = 1
 			out, err := fn(ctx, tx, &once, in)
 			if err != nil {
 				return mcpreplay.Outcome{}, err
@@ -88,20 +104,33 @@ func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Contex
 	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
 }
 
+// errOtherKind is a claim to be gone on with by an effect that makes none.
+var errOtherKind = fmt.Errorf("%w: it was claimed for an external effect, and this tool has an atomic one of the same version", mcpreplay.ErrConflict)
+
 // AtomicHandler is Atomic for a low-level tool handler, which sees the request
 // and returns a whole result.
 func AtomicHandler[Tx any](s mcpreplay.Applier[Tx], fn func(ctx context.Context, tx Tx, op *Op, req *mcp.CallToolRequest) (*mcp.CallToolResult, error)) Effect[json.RawMessage, *mcp.CallToolResult] {
 	return Atomic(s, func(ctx context.Context, tx Tx, op *Op, in json.RawMessage) (*mcp.CallToolResult, error) {
-		req, ok := ctx.Value(requestKey{}).(*mcp.CallToolRequest)
-		if !ok {
-			return nil, errors.New("the request is not in the context of the effect")
+		req, err := requestOf(ctx, in)
+		if err != nil {
+			return nil, err
 		}
-		seen := *req
-		params := *req.Params
-		params.Arguments, params.InputResponses, params.RequestState = in, nil, ""
-		seen.Params = &params
-		return fn(ctx, tx, op, &seen)
+		return fn(ctx, tx, op, req)
 	})
+}
+
+// requestOf is the request that an effect runs for, with the arguments as the effect
+// may see them and without what only the guard is to see.
+func requestOf(ctx context.Context, in json.RawMessage) (*mcp.CallToolRequest, error) {
+	req, ok := ctx.Value(requestKey{}).(*mcp.CallToolRequest)
+	if !ok {
+		return nil, errors.New("the request is not in the context of the effect")
+	}
+	seen := *req
+	params := *req.Params
+	params.Arguments, params.InputResponses, params.RequestState = in, nil, ""
+	seen.Params = &params
+	return &seen, nil
 }
 
 // requestKey is where the context of an effect carries the low-level request.
@@ -113,7 +142,8 @@ type requestKey struct{}
 // nothing if that did not start it, and say whether it did. What it leaves in
 // progress is unknown until settled, whatever error it returns.
 func Recorded[In, Out any](s mcpreplay.Store, fn func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode func(Out) (mcpreplay.Result, error)) (rec mcpreplay.Record, started bool, err error)) Effect[In, Out] {
-	run := func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+	run := func(ctx context.Context, w *work, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+		op, o := w.op, w.o
 		op.sent = true
 		rec, started, err := fn(ctx, op, o, in, encode)
 		if err == nil || started {
@@ -140,27 +170,37 @@ func definite(err error) error {
 	return &mcpreplay.EffectError{Err: err}
 }
 
-// Choose picks one of several effects by the input. Version and Check belong
-// around it, not inside: a record does not say how it was chosen.
+// Choose picks one of several effects by the input. Version, Check and Idempotent
+// belong around it, not inside: a record does not say how it was chosen.
 func Choose[In, Out any](pick func(In) string, of map[string]Effect[In, Out]) Effect[In, Out] {
-	var chosen Effect[In, Out]
+	chosen := Effect[In, Out]{claims: true}
 	for name, e := range of {
 		chosen.stores = append(chosen.stores, e.stores...)
+		chosen.claims = chosen.claims && e.claims
+		chosen.keeps = chosen.keeps || e.settle != nil
 		switch {
 		case e.err != nil:
 			chosen.err = e.err
 		case e.run == nil:
-			chosen.err = fmt.Errorf("the choice %q is empty; make an effect with guard.Atomic", name)
-		case e.version != "" || e.check != nil:
-			chosen.err = fmt.Errorf("the choice %q has a Version or a Check of its own; put them around guard.Choose", name)
+			chosen.err = fmt.Errorf("the choice %q is empty; make an effect with guard.Atomic or guard.External", name)
+		case e.version != "" || e.check != nil || e.idempotent:
+			chosen.err = fmt.Errorf("the choice %q has a Version, a Check or an Idempotent of its own; put them around guard.Choose", name)
 		}
 	}
-	chosen.run = func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
+	chosen.run = func(ctx context.Context, w *work, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
 		e, ok := of[pick(in)]
 		if !ok {
 			return mcpreplay.Record{}, false, &mcpreplay.EffectError{Err: fmt.Errorf("there is no %q way to do this", pick(in))}
 		}
-		return e.run(ctx, op, o, in, encode)
+		return e.run(ctx, w, in, encode)
+	}
+	if chosen.keeps {
+		chosen.settle = func(ctx context.Context, op *Op, rec mcpreplay.Record, in In, encode encoder[Out]) (settlement, error) {
+			if e, ok := of[pick(in)]; ok && e.settle != nil {
+				return e.settle(ctx, op, rec, in, encode)
+			}
+			return settlement{evidence: "what was chosen cannot be asked about"}, nil
+		}
 	}
 	chosen.ask = func(ctx context.Context, op *Op, in In) (Questions, error) {
 		if e, ok := of[pick(in)]; ok && e.ask != nil {

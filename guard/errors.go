@@ -48,6 +48,8 @@ var refusals = map[mcpreplay.Reason]struct {
 	mcpreplay.ReasonContinuation:     {message: "unsupported continuation", next: "Nothing was done. This client cannot be asked what the tool needs to know in the way it called."},
 	mcpreplay.ReasonRequestState:     {message: "Invalid or expired requestState", next: "Nothing was done. Start the call again from its first round with the same operation_id."},
 	mcpreplay.ReasonKeyRetired:       {next: "The key this operation was recorded under is gone, so the request cannot be compared. Ask get_operation_status what became of the operation."},
+	mcpreplay.ReasonForbidden:        {next: "Nothing was done. The server's policy does not allow this operation now."},
+	mcpreplay.ReasonBusy:             {retryable: true, next: "Nothing was done: too many operations are running. Send the same call with the same operation_id again later."},
 	mcpreplay.ReasonLimit:            {next: "Nothing was done. Send less."},
 	mcpreplay.ReasonUnavailable:      {retryable: true, next: "Nothing was done now. What became of an earlier attempt is for get_operation_status to say. The same call may be sent again later, with the same operation_id."},
 	mcpreplay.ReasonArguments:        {next: "Nothing was done. Correct the arguments."},
@@ -103,14 +105,14 @@ func (a *attempt) failed(ctx context.Context, err error, started bool) (*mcp.Cal
 	var effect *mcpreplay.EffectError
 	var refused *refusal
 	switch {
+	case errors.As(err, &refused):
+		return nil, refused
 	case started: // a claim was committed, so its outcome is open whatever failed after
 		return a.unknown(err), nil
 	case errors.As(err, &effect):
 		return a.effectFailed(effect)
 	case errors.Is(err, mcpreplay.ErrUnknown):
 		return a.unknown(err), nil
-	case errors.As(err, &refused):
-		return nil, refused
 	case errors.Is(err, mcpreplay.ErrConflict):
 		return nil, a.refuse(mcpreplay.ReasonConflict, err)
 	case errors.Is(err, mcpreplay.ErrExpired):

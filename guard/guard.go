@@ -2,10 +2,12 @@ package guard
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mcpreplay"
@@ -47,6 +49,29 @@ type Options struct {
 	// Wait bounds how long a call waits for the ledger or for another attempt
 	// at the same operation. Defaults to 25 seconds.
 	Wait time.Duration
+
+	// EffectTimeout is how long an external effect, or each step of one, may run,
+	// unless its tool has a Timeout of its own. Defaults to 1 minute.
+	EffectTimeout time.Duration
+
+	// Lease is how long the owner of a claim may be silent before he is taken to be
+	// gone. He renews it three times as often. Defaults to 15 seconds.
+	Lease time.Duration
+
+	// ReconcileTimeout bounds a question to a system of record. Defaults to 10
+	// seconds.
+	ReconcileTimeout time.Duration
+
+	// Authorize is asked at the moment of each write, after every other check: in
+	// the transaction of an atomic effect, and right before the claim of another.
+	// An error refuses the operation (operation_forbidden); its text goes to the log
+	// only. Defaults to allowing what passed the other checks.
+	Authorize func(ctx context.Context, op mcpreplay.Operation) error
+
+	// MaxInFlight bounds how many operations are written at once, and how many calls
+	// wait for another attempt at theirs. Replays and status are never bounded.
+	// Defaults to 1024.
+	MaxInFlight int
 
 	// MaxArguments and MaxResult bound the bytes of a call's arguments and of
 	// the result of a tool. Each defaults to 1 MiB.
@@ -100,6 +125,9 @@ func (o *Options) resolve() (Options, error) {
 		{"Retention", &r.Retention, 7 * 24 * time.Hour},
 		{"StateTTL", &r.StateTTL, 10 * time.Minute},
 		{"Wait", &r.Wait, 25 * time.Second},
+		{"EffectTimeout", &r.EffectTimeout, time.Minute},
+		{"Lease", &r.Lease, 15 * time.Second},
+		{"ReconcileTimeout", &r.ReconcileTimeout, 10 * time.Second},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fill
@@ -119,6 +147,7 @@ func (o *Options) resolve() (Options, error) {
 		{"MaxArguments", &r.MaxArguments, 1 << 20},
 		{"MaxResult", &r.MaxResult, 1 << 20},
 		{"MaxDepth", &r.MaxDepth, 128},
+		{"MaxInFlight", &r.MaxInFlight, 1024},
 	} {
 		if *n.value == 0 {
 			*n.value = n.fill
@@ -126,6 +155,9 @@ func (o *Options) resolve() (Options, error) {
 		if *n.value < 0 {
 			errs = append(errs, fmt.Errorf("guard: Options.%s: must not be negative (got %d)", n.name, *n.value))
 		}
+	}
+	if r.Authorize == nil {
+		r.Authorize = func(context.Context, mcpreplay.Operation) error { return nil }
 	}
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
@@ -139,6 +171,11 @@ type Guard struct {
 	store mcpreplay.Store
 	opts  Options
 	info  mcpreplay.Info // of the ledger when the guard was made
+
+	owner   string       // random: this process, in what it claims
+	claims  atomic.Int64 // how many it has claimed, so that each has an owner of its own
+	writing slots
+	waiting slots
 
 	mu    sync.RWMutex
 	tools map[toolKey]*tool
@@ -158,8 +195,26 @@ func New(store mcpreplay.Store, o *Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: read the ledger: %w", err)
 	}
-	return &Guard{store: store, opts: opts, info: info, tools: make(map[toolKey]*tool)}, nil
+	return &Guard{
+		store: store, opts: opts, info: info, tools: make(map[toolKey]*tool),
+		owner:   rand.Text(),
+		writing: make(slots, opts.MaxInFlight), waiting: make(slots, opts.MaxInFlight),
+	}, nil
 }
+
+// slots bounds how many do something at once. Nobody waits for one.
+type slots chan struct{}
+
+func (s slots) take() bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s slots) give() { <-s }
 
 // Install adds the tools every guarded server has (get_operation_status,
 // fence_operation and list_my_operations) and contains what a handler of any

@@ -74,7 +74,7 @@ func replayNote(rec mcpreplay.Record) mcp.Content {
 
 // droppedResult stands for a result whose bytes retention has dropped.
 func droppedResult(rec mcpreplay.Record) *mcp.CallToolResult {
-	text := fmt.Sprintf("Operation %s is %s. Its result is no longer kept: it had %d bytes with SHA-256 %x.",
+	text := fmt.Sprintf("Operation %s is %s. Its result is not kept: it had %d bytes with SHA-256 %x.",
 		rec.ID, rec.State, rec.Result.Size, rec.Result.Digest)
 	return &mcp.CallToolResult{IsError: rec.Result.IsError, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }

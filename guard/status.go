@@ -97,6 +97,9 @@ func (g *Guard) observe(ctx context.Context, key mcpreplay.Key) (mcpreplay.Obser
 	ctx, cancel := context.WithTimeout(ctx, g.opts.Wait)
 	defer cancel()
 	rec, err := g.store.Get(ctx, key)
+	if err == nil {
+		rec = g.reconcile(ctx, rec)
+	}
 	var physical *bool
 	if err == nil && (rec.State == mcpreplay.StateApplied || rec.State == mcpreplay.StatePartial) {
 		if t := g.tool(rec.Tool, rec.Version); t != nil && t.check != nil {

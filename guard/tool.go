@@ -19,8 +19,11 @@ type tool struct {
 	version string
 	input   *input
 	ask     func(ctx context.Context, op *Op, args []byte) (Questions, error)
-	run     func(ctx context.Context, op *Op, o mcpreplay.Operation, args []byte) (mcpreplay.Record, bool, error)
+	run     func(ctx context.Context, w *work, args []byte) (mcpreplay.Record, bool, error)
 	check   func(context.Context, mcpreplay.Key) (mcpreplay.Record, bool, error)
+	settle  func(ctx context.Context, op *Op, rec mcpreplay.Record) (settlement, error)
+
+	idempotent bool
 }
 
 // AddTool adds a guarded tool to a server. It is mcp.AddTool with an effect in
@@ -49,7 +52,7 @@ func newTool[In, Out any](g *Guard, t *mcp.Tool, e Effect[In, Out]) (*tool, *mcp
 		return nil, nil, e.err
 	}
 	if e.run == nil {
-		return nil, nil, errors.New("the effect is empty; make one with guard.Atomic")
+		return nil, nil, errors.New("the effect is empty; make one with guard.Atomic or guard.External")
 	}
 	if err := g.sameLedger(e.stores); err != nil {
 		return nil, nil, err
@@ -64,16 +67,37 @@ func newTool[In, Out any](g *Guard, t *mcp.Tool, e Effect[In, Out]) (*tool, *mcp
 		return nil, nil, fmt.Errorf("output schema: %w", err)
 	}
 	encode := func(out Out) (mcpreplay.Result, error) { return encodeResult(out, output, g.opts.MaxResult) }
-	guarded := &tool{name: t.Name, version: e.version, input: in, check: e.check}
+	guarded := &tool{name: t.Name, version: e.version, input: in, check: e.check, idempotent: e.idempotent}
 	if guarded.version == "" {
 		guarded.version = "1"
 	}
-	guarded.run = func(ctx context.Context, op *Op, o mcpreplay.Operation, args []byte) (mcpreplay.Record, bool, error) {
+	guarded.run = func(ctx context.Context, w *work, args []byte) (mcpreplay.Record, bool, error) {
 		typed, err := decodeInput[In](args)
 		if err != nil {
 			return mcpreplay.Record{}, false, &mcpreplay.EffectError{Err: err}
 		}
-		return e.run(ctx, op, o, typed, encode)
+		if e.keeps {
+			if w.memo, err = json.Marshal(memo{Arguments: args, Answers: w.op.answers}); err != nil {
+				return mcpreplay.Record{}, false, &mcpreplay.EffectError{Err: err}
+			}
+		}
+		return e.run(ctx, w, typed, encode)
+	}
+	if e.settle != nil {
+		guarded.settle = func(ctx context.Context, op *Op, rec mcpreplay.Record) (settlement, error) {
+			var typed In
+			if e.keeps {
+				var m memo
+				err := json.Unmarshal(rec.Memo, &m)
+				if err == nil {
+					typed, err = decodeInput[In](m.Arguments)
+				}
+				if err != nil {
+					return settlement{}, fmt.Errorf("read what was kept of the request: %w", err)
+				}
+			}
+			return e.settle(ctx, op, rec, typed, encode)
+		}
 	}
 	if e.ask != nil {
 		guarded.ask = func(ctx context.Context, op *Op, args []byte) (Questions, error) {
@@ -131,13 +155,14 @@ func encodeResult(out any, schema *jsonschema.Resolved, limit int) (mcpreplay.Re
 		return mcpreplay.Result{}, fmt.Errorf("encode the result: %w", err)
 	}
 	if len(body) > limit {
-		return mcpreplay.Result{}, fmt.Errorf("the result has %d bytes, more than the %d that can be kept", len(body), limit)
+		err := fmt.Errorf("the result has %d bytes, more than the %d that can be kept", len(body), limit)
+		return mcpreplay.Result{}, &unkeptResult{why: "it is too large", body: body, err: err}
 	}
 	if res.IsError {
 		return mcpreplay.Result{}, &isErrorResult{body: body}
 	}
 	if err := validateWhole(res, whole, schema); err != nil {
-		return mcpreplay.Result{}, err
+		return mcpreplay.Result{}, &unkeptResult{why: "it is not as its tool declares it", body: body, err: err}
 	}
 	return mcpreplay.Result{Body: body}, nil
 }
@@ -156,7 +181,8 @@ func structuredResult(out any, schema *jsonschema.Resolved) (*mcp.CallToolResult
 		return nil, fmt.Errorf("encode the output: %w", err)
 	}
 	if err := validate(schema, structured); err != nil {
-		return nil, fmt.Errorf("the output does not fit its schema: %w", err)
+		err = fmt.Errorf("the output does not fit its schema: %w", err)
+		return nil, &unkeptResult{why: "it is not as its tool declares it", body: structured, err: err}
 	}
 	return &mcp.CallToolResult{
 		Content:           []mcp.Content{&mcp.TextContent{Text: string(structured)}},
