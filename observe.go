@@ -62,6 +62,10 @@ type Observation struct {
 	ResultIsError        bool            `json:"resultIsError"`
 	ResultDropped        *DroppedResult  `json:"resultDropped,omitempty"`
 
+	// Steps are those of an operation that is made of several, as far as they are
+	// known. They inform, and decide nothing.
+	Steps Steps `json:"steps,omitempty"`
+
 	// NewOperationSafe: it is settled that nothing happened and nothing can, so
 	// a new operation cannot double the work.
 	NewOperationSafe bool `json:"newOperationSafe"`

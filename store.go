@@ -70,7 +70,7 @@ type Applier[Tx any] interface {
 
 	// ApplyStep runs effect and makes change c in one transaction, under the
 	// rules of Advance and Apply. The revision is compared before effect runs.
-	// effect may complete its copy of the change with what it did: Effect, Result
+	// effect may complete its copy of the change with what it did: Effect, Memo, Result
 	// and Event; anything else it sets there is ignored.
 	ApplyStep(ctx context.Context, c Change, effect func(context.Context, Tx, *Change) error) (Record, error)
 
@@ -89,7 +89,7 @@ type Change struct {
 	Owner    string
 	Lease    time.Duration // from the store's own time; 0 keeps or sets none, below 0 ends it
 	Deadline time.Duration // of the claimed effect, from the ledger's time; 0 keeps or sets none
-	Memo     []byte        // nil keeps what is there; only a claim or a takeover brings one
+	Memo     []byte        // nil keeps what is there; only a claim, a takeover or a step brings one
 	Effect   string        // "" keeps the reference
 	Result   *Result       // nil keeps the result
 	Event    Event         // Kind "" appends none: only for a renewal

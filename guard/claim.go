@@ -132,18 +132,23 @@ func (c *claim) renew(ctx context.Context) error {
 	return err
 }
 
-// advance makes a change that only the owner may make: it fails with errLost if the
-// claim is not his any more, and retries what the ledger refused for now.
-func (c *claim) advance(ctx context.Context, change mcpreplay.Change) (mcpreplay.Record, error) {
+// advance makes a change that only the owner may make, by do: it fails with errLost
+// if the claim is not his any more, and retries what the ledger refused for now.
+func (c *claim) advance(ctx context.Context, change mcpreplay.Change, do func(context.Context, mcpreplay.Change) (mcpreplay.Record, error)) (mcpreplay.Record, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	change.Key, change.Lease = c.rec.Key, c.g.opts.Lease
+	ctx, cancel := context.WithTimeout(ctx, c.g.opts.Wait)
+	defer cancel()
+	change.Key, change.Owner, change.Lease = c.rec.Key, c.owner, c.g.opts.Lease
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		change.Revision = c.rec.Revision
-		rec, err := c.g.store.Advance(ctx, change)
+		rec, err := do(ctx, change)
 		if err == nil {
 			c.rec = rec
 			return rec, nil
+		}
+		if errors.As(err, new(*mcpreplay.EffectError)) {
+			return c.rec, err
 		}
 		now, look := c.g.store.Get(ctx, c.rec.Key)
 		switch {

@@ -101,50 +101,6 @@ func TestPanicsBeforeAnythingWasSentAreDefinite(t *testing.T) {
 	}
 }
 
-// An effect that keeps its own record is not believed when it says that it failed:
-// the ledger is asked whether a part of it is durable.
-func TestARecordedEffectThatFailsIsLookedUp(t *testing.T) {
-	f := newFixture(t)
-	server := newServer()
-	g := f.guard(f.store, nil)
-	claims, confirmed := false, true
-	guard.AddTool(g, server, payTool(), guard.Recorded(f.store, func(ctx context.Context, op *guard.Op, o mcpreplay.Operation, in payment, _ func(receipt) (mcpreplay.Result, error)) (mcpreplay.Record, bool, error) {
-		if !confirmed { // a recovery may still find the commit, so its absence proves nothing
-			return mcpreplay.Record{}, false, fmt.Errorf("begin: %w", mcpreplay.ErrUnknown)
-		}
-		if !claims {
-			return mcpreplay.Record{}, false, errors.New("the mail server is down")
-		}
-		rec, _, err := f.store.Begin(ctx, o, mcpreplay.Change{To: mcpreplay.StateInProgress, Owner: "me", Event: mcpreplay.Event{Kind: mcpreplay.EventClaim}})
-		if err != nil {
-			return rec, false, err
-		}
-		_, err = f.store.ApplyStep(ctx, mcpreplay.Change{Key: rec.Key, Revision: rec.Revision, Event: mcpreplay.Event{Kind: mcpreplay.EventStep, Step: "pay"}},
-			func(ctx context.Context, tx *sqlite.Tx, _ *mcpreplay.Change) error {
-				_, err := pay(ctx, tx, op, in)
-				return err
-			})
-		if err != nil {
-			return mcpreplay.Record{}, false, err
-		}
-		return mcpreplay.Record{}, false, &mcpreplay.EffectError{Err: errors.New("the mail server is down")}
-	}))
-	cs := connect(t, server, nil)
-	if res := mustCall(t, cs, "pay", `{"operation_id":"mail-1","amount":1}`); !res.IsError || text(res) != "the mail server is down" {
-		t.Errorf("before the claim: %s, want the definite failure", text(res))
-	}
-	claims = true
-	res := mustCall(t, cs, "pay", `{"operation_id":"mail-1","amount":1}`)
-	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
-		t.Errorf("after a durable step: %s %s, want operation_unknown", text(res), said)
-	}
-	confirmed = false
-	res = mustCall(t, cs, "pay", `{"operation_id":"mail-2","amount":1}`)
-	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
-		t.Errorf("after a commit that was not confirmed: %s %s, want operation_unknown", text(res), said)
-	}
-}
-
 // What an effect returns is held against what later replies and status need, while
 // it can still be refused.
 func TestResultsThatCouldNotBeReplayedAreRefused(t *testing.T) {
@@ -288,9 +244,9 @@ func TestCodeThatEndsItsGoroutineIsAnswered(t *testing.T) {
 	}, guard.Atomic(f.store, pay)))
 	recording := payTool()
 	recording.Name = "record"
-	guard.AddTool(g, server, recording, guard.Recorded(f.store, func(ctx context.Context, _ *guard.Op, _ mcpreplay.Operation, _ payment, _ func(receipt) (mcpreplay.Result, error)) (mcpreplay.Record, bool, error) {
+	guard.AddTool(g, server, recording, guard.External(func(context.Context, *guard.Op, payment) (receipt, error) {
 		runtime.Goexit()
-		return mcpreplay.Record{}, false, nil
+		return receipt{}, nil
 	}))
 	g.Install(server)
 	cs := connect(t, server, nil)
@@ -305,7 +261,7 @@ func TestCodeThatEndsItsGoroutineIsAnswered(t *testing.T) {
 	}
 	res := mustCall(t, cs, "record", `{"operation_id":"pay-3","amount":1}`)
 	if said, _ := json.Marshal(res.StructuredContent); !strings.Contains(string(said), `"operation_unknown"`) {
-		t.Errorf("an effect that keeps its own record: %s", text(res))
+		t.Errorf("an external effect: %s", text(res))
 	}
 	if res := mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":1}`); !replayed(res) {
 		t.Errorf("afterwards: %s", text(res))

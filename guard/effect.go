@@ -25,6 +25,8 @@ type Op struct {
 	effect  string
 	sent    bool              // the store was asked to write
 	from    *mcpreplay.Record // what is claimed again; nil for a new operation
+	steps   mcpreplay.Steps
+	state   mcpreplay.State // in the function that makes the result of steps
 }
 
 // Answer decodes what the user answered to the named question, whose content is
@@ -135,40 +137,6 @@ func requestOf(ctx context.Context, in json.RawMessage) (*mcp.CallToolRequest, e
 
 // requestKey is where the context of an effect carries the low-level request.
 type requestKey struct{}
-
-// Recorded is an effect that keeps its own record through the store: it begins
-// the operation, advances it as its parts commit, and returns the record. It
-// must call s.Begin with the operation as given before it does anything, do
-// nothing if that did not start it, and say whether it did. What it leaves in
-// progress is unknown until settled, whatever error it returns.
-func Recorded[In, Out any](s mcpreplay.Store, fn func(ctx context.Context, op *Op, o mcpreplay.Operation, in In, encode func(Out) (mcpreplay.Result, error)) (rec mcpreplay.Record, started bool, err error)) Effect[In, Out] {
-	run := func(ctx context.Context, w *work, in In, encode encoder[Out]) (mcpreplay.Record, bool, error) {
-		op, o := w.op, w.o
-		op.sent = true
-		rec, started, err := fn(ctx, op, o, in, encode)
-		if err == nil || started {
-			return rec, started, err
-		}
-		// Whether a part of it is durable is for the ledger to say, not for an
-		// error: a claim it holds may be this attempt's.
-		rec, look := s.Get(context.WithoutCancel(ctx), o.Key)
-		if !errors.Is(look, mcpreplay.ErrNotFound) {
-			return rec, true, errors.Join(err, look)
-		}
-		return rec, false, definite(err)
-	}
-	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
-}
-
-// definite makes an error of a Recorded effect that left no record one that says
-// so, unless it is the store's own.
-func definite(err error) error {
-	var effect *mcpreplay.EffectError
-	if errors.As(err, &effect) || storeError(err) || errors.Is(err, mcpreplay.ErrUnknown) {
-		return err
-	}
-	return &mcpreplay.EffectError{Err: err}
-}
 
 // Choose picks one of several effects by the input. Version, Check and Idempotent
 // belong around it, not inside: a record does not say how it was chosen.

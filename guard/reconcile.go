@@ -92,6 +92,7 @@ type settlement struct {
 type memo struct {
 	Arguments json.RawMessage            `json:"arguments"`
 	Answers   map[string]json.RawMessage `json:"answers,omitempty"`
+	Progress  json.RawMessage            `json:"progress,omitempty"` // what the steps know of each other
 }
 
 // skew bounds what the clocks of a ledger's hosts may differ by, when it is decided
@@ -127,7 +128,15 @@ func (g *Guard) reconcile(ctx context.Context, rec mcpreplay.Record) mcpreplay.R
 	// What was begun is ended, whoever has stopped waiting for it.
 	ctx = context.WithoutCancel(ctx)
 	asking, cancel := context.WithTimeout(ctx, limit)
-	s, err := apart(func() (settlement, error) { return t.settle(asking, g.opOf(rec), rec) })
+	s, err := apart(func() (settlement, error) {
+		op := g.opOf(rec)
+		events, err := g.store.Events(asking, rec.Key)
+		if err != nil {
+			return settlement{}, err
+		}
+		op.steps = mcpreplay.StepsOf(events)
+		return t.settle(asking, op, rec)
+	})
 	cancel()
 	c := &claim{g: g, owner: asker, rec: held}
 	change := c.settled(s, err)
@@ -156,6 +165,8 @@ func (c *claim) settled(s settlement, err error) mcpreplay.Change {
 		why = "asking failed: " + err.Error()
 	case s.to == mcpreplay.StateNotApplied && !s.fenced && !c.over():
 		why = fmt.Sprintf("not there (%s), but its effect may still be running until %s", s.evidence, c.mayRun().UTC().Format(time.RFC3339))
+	case s.to == mcpreplay.StateReleased:
+		return c.release(s.evidence)
 	case s.to != "":
 		result := s.result
 		return mcpreplay.Change{To: s.to, Owner: c.owner, Result: &result, Effect: s.effect,
@@ -228,11 +239,10 @@ func (g *Guard) Recover(ctx context.Context, each func(rec mcpreplay.Record)) (R
 				continue
 			}
 			rec = g.reconcile(ctx, rec)
-			switch {
-			case rec.State.Final():
-				r.Settled++
-			default:
+			if rec.State == mcpreplay.StateInProgress {
 				r.Unknown++
+			} else {
+				r.Settled++
 			}
 			if each != nil {
 				each(rec)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"mcpreplay"
 
@@ -32,6 +33,7 @@ const observationSchema = `{"type":"object","properties":{
 "ledger":{"type":"object","properties":{"instance":{"type":"string"},"incarnation":{"type":"integer"},"position":{"type":"integer"}},"required":["instance","incarnation","position"]},
 "resultIsError":{"type":"boolean"},
 "resultDropped":{"type":"object","properties":{"digest":{"type":"string"},"size":{"type":"integer"}},"required":["digest","size"]},
+"steps":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"outcome":{"type":"string"},"compensation":{"type":"string"}},"required":["name","outcome"]}},
 "newOperationSafe":{"type":"boolean"}},
 "required":["operationId","principal","backend","scopeBinding","scope","state","authoritative","freshWriteAuthorized","matchingIds","storedResult","detail","observedAt","nextAction","ledger","resultIsError","newOperationSafe"]}`
 
@@ -112,7 +114,16 @@ func (g *Guard) observe(ctx context.Context, key mcpreplay.Key) (mcpreplay.Obser
 		return mcpreplay.Observation{}, &refusal{reason: mcpreplay.ReasonUnavailable, operation: key.ID, why: err}
 	}
 	scope := mcpreplay.Scope{OperationID: key.ID, Principal: key.Principal, Backend: rec.Ledger.Backend}
-	return mcpreplay.Observe(scope, rec, err == nil, physical), nil
+	o := mcpreplay.Observe(scope, rec, err == nil, physical)
+	if err == nil && (rec.State == mcpreplay.StateInProgress || rec.State == mcpreplay.StatePartial) {
+		events, err := g.store.Events(ctx, key)
+		if err != nil {
+			return mcpreplay.Observation{}, &refusal{reason: mcpreplay.ReasonUnavailable, operation: key.ID, why: err}
+		}
+		// What came after the record was read is not of this observation.
+		o.Steps = mcpreplay.StepsOf(slices.DeleteFunc(events, func(e mcpreplay.Event) bool { return e.Position > rec.Position }))
+	}
+	return o, nil
 }
 
 // addReader adds a tool of strings that is answered from the ledger, for the

@@ -390,7 +390,6 @@ func (p *player) rows() string {
 	for _, q := range []string{
 		`SELECT 'issue', id, operation_id, title, body FROM issues ORDER BY id`,
 		`SELECT 'watcher', id, issue_id, name FROM watchers ORDER BY id`,
-		`SELECT 'compensation', id, issue_id, kind, outcome FROM compensations ORDER BY id`,
 		`SELECT 'operation', operation_id, principal, tool, state, effect FROM mcpreplay_operations ORDER BY seq`,
 		`SELECT 'event', o.operation_id, e.kind, e.step, e.outcome, CASE e.kind WHEN 'step' THEN e.evidence WHEN 'compensation' THEN e.evidence ELSE '' END, e.state FROM mcpreplay_events e JOIN mcpreplay_operations o USING (seq) ORDER BY e.position`,
 	} {

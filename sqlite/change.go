@@ -103,8 +103,8 @@ func (r *row) coherent(c mcpreplay.Change) error {
 	switch {
 	case kind == "" && (to != r.State || c.Fence || c.Deadline != 0 || c.Effect != "" || c.Result != nil):
 		return fmt.Errorf("%w: only a renewal may go without an event", errMisuse)
-	case c.Memo != nil && !writes(c):
-		return fmt.Errorf("%w: only a claim brings a memo", errMisuse)
+	case c.Memo != nil && !writes(c) && kind != mcpreplay.EventStep && kind != mcpreplay.EventCompensation:
+		return fmt.Errorf("%w: only a claim or a step brings a memo", errMisuse)
 	case c.Fence != (kind == mcpreplay.EventFence):
 		return fmt.Errorf("%w: a fence and its event go together", errMisuse)
 	case takes(c) && (c.Owner == "" || c.Owner == r.Owner):

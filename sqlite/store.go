@@ -230,7 +230,7 @@ func (s *Store) advance(ctx context.Context, change mcpreplay.Change, effect fun
 			if err != nil {
 				return false, err
 			}
-			change.Effect, change.Result, change.Event = done.Effect, done.Result, done.Event
+			change.Effect, change.Memo, change.Result, change.Event = done.Effect, done.Memo, done.Result, done.Event
 		}
 		e, err := r.change(change, now, r.Ledger.Position+1)
 		if err != nil {

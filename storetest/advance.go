@@ -263,7 +263,7 @@ func testMisuse(t *testing.T, s *suite[mcpreplay.Store]) {
 		{"an outcome without a result", bare, mcpreplay.Change{To: mcpreplay.StateApplied, Event: event(mcpreplay.EventFinish)}},
 		{"a part without a result", bare, mcpreplay.Change{To: mcpreplay.StatePartial, Event: event(mcpreplay.EventFinish)}},
 		{"a refusal without a result", bare, mcpreplay.Change{To: mcpreplay.StateNotApplied, Event: event(mcpreplay.EventFinish)}},
-		{"a memo that comes late", running, mcpreplay.Change{Memo: []byte("x"), Event: event(mcpreplay.EventStep)}},
+		{"a memo that comes late", running, mcpreplay.Change{Memo: []byte("x"), Event: event(mcpreplay.EventReconcile)}},
 		{"a dropped result of no size", running, mcpreplay.Change{Result: &mcpreplay.Result{Digest: digest("x"), Size: -1}, Event: event(mcpreplay.EventStep)}},
 	} {
 		check := unchanged(t, store, tt.rec.Key)

@@ -102,15 +102,15 @@ lab's probe lets it go on. Of several faults the first is the closest to the led
 // have.
 func (f *labFlags) drops() bool { return slices.Equal(f.faults, []string{faults.DropAfterCommit}) }
 
-// tune sets the limits of the guard and of the server.
-func (f *labFlags) tune(g *guard.Options, o *issues.Options) error {
+// tune sets the limits of the guard.
+func (f *labFlags) tune(g *guard.Options) error {
 	if f == nil {
 		return nil
 	}
 	if f.lease <= 0 || f.wait <= 0 || f.maxResult <= 0 {
 		return misused("leave the flag out, or give it a value above zero", "--lease, --wait or --max-result is not above zero")
 	}
-	g.Wait, g.MaxResult, o.Lease = f.wait, f.maxResult, f.lease
+	g.Wait, g.MaxResult, g.Lease = f.wait, f.maxResult, f.lease
 	return nil
 }
 

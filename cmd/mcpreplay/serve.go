@@ -130,7 +130,7 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		AuthorityTTL: f.authority, Retention: f.retention, StateTTL: f.state, ShortRetention: lab != nil, Logger: log,
 	}
 	tracker := issues.Options{Version: buildVersion()}
-	if err := lab.tune(&options, &tracker); err != nil {
+	if err := lab.tune(&options); err != nil {
 		return err
 	}
 	g, err := guard.New(wrapped, &options)

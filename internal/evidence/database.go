@@ -23,16 +23,15 @@ import (
 // Database is what one file holds, read by a connection that has nothing to do
 // with the ledger's own.
 type Database struct {
-	Name          string
-	Ledger        mcpreplay.LedgerRef
-	Backend       string
-	Issues        []Issue
-	Operations    []Operation
-	Events        []LedgerEvent
-	Watchers      []string
-	Compensations []string
-	Findings      []string // of the proof of the ledger
-	Damage        string   // why it cannot be read; all else is then empty
+	Name       string
+	Ledger     mcpreplay.LedgerRef
+	Backend    string
+	Issues     []Issue
+	Operations []Operation
+	Events     []LedgerEvent
+	Watchers   []string
+	Findings   []string // of the proof of the ledger
+	Damage     string   // why it cannot be read; all else is then empty
 }
 
 // Issue is one physical effect.
@@ -65,7 +64,7 @@ type LedgerEvent struct {
 // tables are all that may be in a file: a view or a trigger would be code of its
 // own.
 var tables = []string{
-	"compensations", "issues", "mcpreplay_events", "mcpreplay_ledger", "mcpreplay_operations", "mcpreplay_restores", "mcpreplay_results", "mcpreplay_schema",
+	"issues", "mcpreplay_events", "mcpreplay_ledger", "mcpreplay_operations", "mcpreplay_restores", "mcpreplay_results", "mcpreplay_schema",
 	"sqlite_sequence", "watchers",
 }
 
@@ -230,9 +229,7 @@ func (d *Database) readEffects(ctx context.Context, db *sql.DB) error {
 			return err
 		})
 	}
-	return errors.Join(
-		list(&d.Watchers, `SELECT issue_id || ' ' || name FROM watchers ORDER BY id`),
-		list(&d.Compensations, `SELECT issue_id || ' ' || kind || ' ' || outcome FROM compensations ORDER BY id`))
+	return list(&d.Watchers, `SELECT issue_id || ' ' || name FROM watchers ORDER BY id`)
 }
 
 // maxRows is more than any table of the lab has.

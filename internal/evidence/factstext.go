@@ -180,9 +180,6 @@ func (d *Database) facts() Facts {
 	for _, w := range d.Watchers {
 		facts = append(facts, line("watcher %s", w))
 	}
-	for _, c := range d.Compensations {
-		facts = append(facts, line("compensation %s", c))
-	}
 	for _, o := range d.Operations {
 		facts = append(facts, line("operation %s", o.text()))
 	}

@@ -1,10 +1,3 @@
-CREATE TABLE compensations (
-	id       INTEGER PRIMARY KEY AUTOINCREMENT,
-	issue_id INTEGER NOT NULL,
-	kind     TEXT NOT NULL,
-	outcome  TEXT NOT NULL
-) STRICT;
-
 CREATE TABLE issues (
 	id           INTEGER PRIMARY KEY AUTOINCREMENT,
 	operation_id TEXT NOT NULL,

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"time"
 
 	"mcpreplay"
 	"mcpreplay/guard"
@@ -62,17 +61,10 @@ func Setup(ctx context.Context, s *sqlite.Store) error {
 // Options configures the guarded server.
 type Options struct {
 	Version string
-
-	// Lease is how long the owner of a partial operation may be silent before it is
-	// taken to be gone. Its steps are local and short. Defaults to 30 seconds.
-	Lease time.Duration
 }
 
 // NewServer makes the guarded server. s is the store of g, or it wrapped.
 func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], o Options) *mcp.Server {
-	if o.Lease <= 0 {
-		o.Lease = 30 * time.Second
-	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcpreplay-issues", Title: "Guarded issue tracker", Version: o.Version}, nil)
 	no := false
 	guard.AddTool(g, server, &mcp.Tool{
@@ -84,7 +76,7 @@ func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], o Options) *mcp.
 		func(in Input) string { return in.Mode },
 		map[string]guard.Effect[Input, Output]{
 			"atomic":  guard.Atomic(s, createIssue),
-			"partial": guard.Recorded(s, partial{s, o.Lease}.create),
+			"partial": partial(s),
 		},
 	))))
 	g.Install(server)

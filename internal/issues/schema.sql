@@ -14,10 +14,3 @@ CREATE TABLE IF NOT EXISTS watchers (
 	issue_id INTEGER NOT NULL REFERENCES issues (id),
 	name     TEXT NOT NULL
 ) STRICT;
-
-CREATE TABLE IF NOT EXISTS compensations (
-	id       INTEGER PRIMARY KEY AUTOINCREMENT,
-	issue_id INTEGER NOT NULL,
-	kind     TEXT NOT NULL,
-	outcome  TEXT NOT NULL
-) STRICT;
