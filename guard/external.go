@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"mcpreplay"
@@ -44,7 +45,7 @@ func External[In, Out any](fn func(ctx context.Context, op *Op, in In) (Out, err
 			if err != nil {
 				return mcpreplay.Result{}, err
 			}
-			return keepable(encode, out), nil
+			return keepable(encode, out, mcpreplay.StateApplied), nil
 		})
 	}
 	return Effect[In, Out]{run: run, claims: true}
@@ -138,6 +139,13 @@ type work struct {
 	timeout time.Duration
 	memo    []byte // what a reconciler needs of the request
 	allowed func(context.Context) error
+}
+
+func (w *work) log() *slog.Logger {
+	if w.g == nil { // settled by the guard, which logs that itself
+		return slog.New(slog.DiscardHandler)
+	}
+	return w.g.opts.Logger
 }
 
 // ending is what became of an effect.
@@ -243,7 +251,11 @@ func failure(text string) mcpreplay.Result {
 
 // keepable is the result of an effect that has ended, whatever it is: one that
 // cannot be stored is replaced by a notice, because the effect cannot be taken back.
-func keepable[Out any](encode encoder[Out], out Out) mcpreplay.Result {
+func keepable[Out any](encode encoder[Out], out Out, state mcpreplay.State) mcpreplay.Result {
+	done := "The operation was done"
+	if state == mcpreplay.StatePartial {
+		done = "A part of the operation was done"
+	}
 	result, err := encode(out)
 	var isError *isErrorResult
 	var unkept *unkeptResult
@@ -254,10 +266,10 @@ func keepable[Out any](encode encoder[Out], out Out) mcpreplay.Result {
 		return mcpreplay.Result{Body: isError.body, IsError: true}
 	case errors.As(err, &unkept):
 		sum := sha256.Sum256(unkept.body)
-		return failure(fmt.Sprintf("The operation was done, but its result is not kept: %s. It had %d bytes with SHA-256 %x. Do not repeat the operation.",
-			unkept.why, len(unkept.body), sum))
+		return failure(fmt.Sprintf("%s, but its result is not kept: %s. It had %d bytes with SHA-256 %x. Do not repeat the operation.",
+			done, unkept.why, len(unkept.body), sum))
 	}
-	return failure("The operation was done, but its result cannot be kept. Do not repeat the operation.")
+	return failure(done + ", but its result cannot be kept. Do not repeat the operation.")
 }
 
 // unkeptResult is a result that is refused for what it is.

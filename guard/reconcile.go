@@ -70,7 +70,7 @@ func Reconcile[In, Out any](ask func(ctx context.Context, op *Op, in In) (Findin
 		s := settlement{to: found.to, fenced: found.fenced, evidence: found.evidence, effect: op.effect}
 		switch found.to {
 		case mcpreplay.StateApplied:
-			s.result = keepable(encode, found.out)
+			s.result = keepable(encode, found.out, mcpreplay.StateApplied)
 		case mcpreplay.StateNotApplied:
 			s.result = failure("Operation " + rec.ID + " was not done. It never reached the system that does it, and nothing can follow under this operation id.")
 		}

@@ -113,7 +113,7 @@ func Steps[In, P, Out any](finish func(ctx context.Context, op *Op, in In, p P) 
 		return r.run(ctx)
 	}
 	e.settle = func(ctx context.Context, op *Op, rec mcpreplay.Record, in In, encode encoder[Out]) (settlement, error) {
-		r := &stepRun[In, P, Out]{work: &work{op: op, memo: rec.Memo}, steps: steps, finish: finish, in: in, encode: encode}
+		r := &stepRun[In, P, Out]{work: &work{op: op, o: rec.Operation, memo: rec.Memo}, steps: steps, finish: finish, in: in, encode: encode}
 		return r.settle(ctx, rec)
 	}
 	return e
@@ -188,7 +188,11 @@ func (r *stepRun[In, P, Out]) inDoubt(ctx context.Context, step string, why erro
 		return r.claim.rec, true, why
 	}
 	rec, err := r.claim.write(ctx, r.claim.doubt(step+": "+why.Error()))
-	return rec, true, errors.Join(why, err)
+	var ledger *ledgerError
+	if errors.As(why, &ledger) {
+		why = ledger.err
+	}
+	return rec, true, errors.Join(fmt.Errorf("step %s: %w", step, why), err)
 }
 
 // compensate undoes what was done, newest first. What cannot be undone for certain
@@ -217,7 +221,7 @@ func (r *stepRun[In, P, Out]) compensate(ctx context.Context, done []Step[In, P]
 // ledgerError is a step whose event could not be recorded.
 type ledgerError struct{ err error }
 
-func (e *ledgerError) Error() string { return "not recorded: " + e.err.Error() }
+func (e *ledgerError) Error() string { return "what became of it could not be recorded" }
 func (e *ledgerError) Unwrap() error { return e.err }
 
 // part runs a step or a compensation and records what became of it. A *definiteError
@@ -335,8 +339,9 @@ func (r *stepRun[In, P, Out]) result(ctx context.Context, state mcpreplay.State)
 	defer cancel()
 	out, err := apart(func() (Out, error) { return r.finish(bounded, &op, r.in, r.p) })
 	if err == nil {
-		return keepable(r.encode, out)
+		return keepable(r.encode, out, state)
 	}
+	r.work.log().Error("the result of steps cannot be made", "operation", op.ID, "error", err)
 	return failure(told(op.steps, state))
 }
 

@@ -53,21 +53,39 @@ func (c *cell) checkRecords() (facts Facts) {
 }
 
 // actors says which event of an operation is by somebody else than who may write
-// it, or "": an atomic effect is its principal's, and a step its owner's.
+// it, or "": an atomic effect is its principal's, a claim makes its actor the owner,
+// and what the owner does is his until somebody asks in his place because he is gone.
 func (d *Database) actors(o *Operation) string {
+	var owner, asker string
 	for _, e := range d.Events {
 		if e.Operation != o.ID {
 			continue
 		}
-		by := o.Owner
+		may := []string{owner}
 		switch e.Kind {
-		case "apply":
-			by = o.Principal
-		case "claim", "step", "compensation", "finish":
+		case "apply", "acknowledge":
+			may = []string{o.Principal}
+		case "claim", "takeover":
+			owner, asker = e.Actor, ""
+			may = []string{owner}
+		case "step", "compensation", "doubt":
+			if asker != "" {
+				return "event " + strconv.FormatInt(e.Position, 10) + " of " + o.ID + " is by an owner who was taken for gone"
+			}
+		case "reconcile":
+			if e.Outcome == "attempted" {
+				asker = e.Actor
+			}
+			may = []string{asker}
+		case "settle":
+			may = []string{asker}
+		case "release":
+			may = []string{owner, asker}
+		case "finish", "confirmation", "contradiction":
 		default:
 			continue
 		}
-		if by != "" && e.Actor != by || e.Actor == "" {
+		if e.Actor == "" || !slices.Contains(may, e.Actor) {
 			return "event " + strconv.FormatInt(e.Position, 10) + " of " + o.ID + " is by another"
 		}
 	}
@@ -138,14 +156,21 @@ func (c *cell) checkMarks() (facts Facts) {
 // noted reports whether a result has the note that a replay appends.
 func noted(result json.RawMessage, m mcpreplay.Mark) bool {
 	var r struct {
+		IsError bool
 		Content []struct {
 			Type, Text string
 			Meta       map[string]json.RawMessage `json:"_meta"`
 		}
 	}
-	return json.Unmarshal(result, &r) == nil && len(r.Content) > 1 && r.Content[len(r.Content)-1].Type == "text" &&
-		r.Content[len(r.Content)-1].Text == "This is the recorded result of operation "+m.OperationID+" from "+m.RecordedAt+". Nothing ran again." &&
-		string(r.Content[len(r.Content)-1].Meta["mcpreplay/note"]) == "true"
+	if json.Unmarshal(result, &r) != nil || len(r.Content) < 2 {
+		return false
+	}
+	text := "This is the recorded result of operation " + m.OperationID + " from " + m.RecordedAt + ". Nothing ran again."
+	if r.IsError {
+		text += " The failure it tells of is that of the earlier call, not a new one."
+	}
+	last := r.Content[len(r.Content)-1]
+	return last.Type == "text" && last.Text == text && string(last.Meta["mcpreplay/note"]) == "true"
 }
 
 // backwards finds replies that name a ledger at another incarnation than its file,

@@ -16,16 +16,18 @@ func failureCells() (all []cell) {
 		for _, point := range []string{"after-ledger-insert", "after-issue-insert", "in-write-1"} {
 			add(action+"-"+point, atomic, failedNothing)
 		}
-		for _, point := range []string{"after-ledger-insert", "after-issue-insert", "in-write-2", "in-write-9"} {
-			add(action+"-"+point, partial, staysUnknown)
+		add(action+"-after-ledger-insert", partial, doneOnce)
+		for _, point := range []string{"after-issue-insert", "in-write-2"} {
+			add(action+"-"+point, partial, failedNothing)
 		}
-		for _, n := range []int{4, 7} { // the part fails of itself, and now for another reason
+		for _, n := range []int{3, 5} { // the part fails of itself, and now for another reason
 			add(fmt.Sprintf("%s-in-write-%d", action, n), partial, completed)
 		}
 	}
 	for _, mode := range []string{atomic, partial} {
 		add("error-before-write", mode, refusedNothing)
-		add("error-after-commit", mode, reconciled)
 	}
+	add("error-after-commit", atomic, reconciled)
+	add("error-after-commit", partial, completed) // its owner looks, and finds it
 	return all
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"slices"
+	"time"
 
 	"mcpreplay/internal/evidence"
 )
@@ -31,7 +32,7 @@ const (
 const (
 	doneOnce          = "unknown_then_done_once"              // nothing was there, and the exact repeat did it
 	reconciled        = "unknown_then_reconciled_by_status"   // it was there, and nothing ran again
-	staysUnknown      = "unknown_and_never_repeated"          // nobody can tell, and nothing ran again
+	settledPart       = "part_settled_by_what_the_ledger_has" // its owner is gone, and nothing ran again
 	refusedNothing    = "refused_before_any_effect"           // and the exact repeat did it
 	failedNothing     = "failed_definitely_then_done_once"    // told as a failure, nothing was there
 	notReached        = "fault_not_reached"                   // and nothing went wrong
@@ -39,9 +40,21 @@ const (
 	acknowledgedStays = "acknowledged_stays_rest_is_not_lost" // and the exact repeats of the rest did them
 )
 
-// shortLease is for owners that die: a repeat waits until the lease is over, and is
-// told then that nobody can tell.
-var shortLease = []string{"--lease", "200ms"}
+// shortLease is for owners that die.
+const leaseTime = 200 * time.Millisecond
+
+var shortLease = []string{"--lease", leaseTime.String()}
+
+// leaseOver lets the time pass that a claim of an owner who has died is still taken
+// to be his.
+func (p *play) leaseOver(mode string) {
+	if mode == partial {
+		p.act("waits until the lease is over", func() error {
+			time.Sleep(leaseTime + 20*time.Millisecond)
+			return nil
+		})
+	}
+}
 
 // asked is a call of the usual operation in a mode.
 func asked(id int, mode string) call {

@@ -10,13 +10,13 @@ import (
 func fullCells() []cell {
 	return []cell{
 		faultCell("disk-full-atomic", "files cannot grow any more, mode atomic", acknowledgedStays, func(p *play) { diskFull(p, atomic) }),
-		faultCell("disk-full-partial", "files cannot grow any more, mode partial", staysUnknown, func(p *play) { diskFull(p, partial) }),
+		faultCell("disk-full-partial", "files cannot grow any more, mode partial", acknowledgedStays, func(p *play) { diskFull(p, partial) }),
 	}
 }
 
 func diskFull(p *play, mode string) {
 	body := strings.Repeat("x", 60_000)
-	s := p.start("server", append([]string{"--max-file-size", "262144"}, shortLease...)...)
+	s := p.start("server", append([]string{"--max-file-size", "262144", "--wait", "500ms"}, shortLease...)...)
 	var again []call
 	for n := range 4 {
 		c := asked(10*(n+1), mode)
@@ -28,6 +28,7 @@ func diskFull(p *play, mode string) {
 		again = append(again, c)
 	}
 	s.stop()
+	p.leaseOver(mode)
 	s = p.start("restart")
 	for _, c := range again {
 		s.send(call{id: c.id + 2, tool: "get_operation_status", operation: c.operation})

@@ -51,7 +51,11 @@ func cancelled(p *play, mode, point string) {
 	s.reached()
 	s.notify("notifications/cancelled", map[string]any{"requestId": 11, "_meta": s.meta()})
 	s.request("80", "tools/list", map[string]any{"_meta": s.meta()}, "")
-	s.releaseCancelled()
+	if mode == partial && point != "before-write" && point != "after-ledger-insert" {
+		s.release() // once it is claimed its context is no longer the request's
+	} else {
+		s.releaseCancelled()
+	}
 	s.stop() // which waits for what is running
 	recovered(p, mode, state)
 }

@@ -32,7 +32,7 @@ func storedCells() []cell {
 	return []cell{
 		orphan,
 		faultCell("large-result-atomic", "a result is larger than may be kept, mode atomic", failedNothing, func(p *play) { largeResult(p, atomic) }),
-		faultCell("large-result-partial", "a result is larger than may be kept, mode partial", staysUnknown, func(p *play) { largeResult(p, partial) }),
+		faultCell("large-result-partial", "a result is larger than may be kept, mode partial", "part_recorded_with_a_notice", func(p *play) { largeResult(p, partial) }),
 	}
 }
 

@@ -100,9 +100,9 @@ var mutants = []mutant{
 	},
 	{
 		name:  "claims-are-retried",
-		what:  "a claim whose owner is gone is told as not done",
-		edits: []edit{{"guard/attempt.go", "	return a.unknown(fmt.Errorf(\"the record is %s and its owner is gone\", rec.State)), nil", "	return nil, a.refuse(mcpreplay.ReasonUnavailable, nil)"}},
-		cells: []string{"fault-exit-after-ledger-insert-partial"},
+		what:  "a part that was done is run again, because its owner is gone",
+		edits: []edit{{"guard/steps.go", "	case 0:\n		s.to, s.evidence = ", "	default:\n		s.to, s.evidence = "}, {"guard/steps.go", "	default:\n		s.to, s.result = ", "	case -1:\n		s.to, s.result = "}},
+		cells: []string{"fault-exit-after-write-2-partial", "fault-kill-in-write-5-partial"},
 	},
 	{
 		name:  "file-not-watched",
@@ -216,7 +216,7 @@ var mutants = []mutant{
 	{
 		name:  "claims-are-shared",
 		what:  "an attempt that meets the claim of another goes on with it",
-		edits: []edit{{"internal/issues/partial.go", "	if err != nil || !started {", "	if err != nil || !started && rec.State.Final() {"}},
+		edits: []edit{{"guard/claim.go", "	case err != nil || !started:", "	case err != nil || !started && rec.State.Final():"}},
 		cells: []string{"fault-partial-at-once"},
 	},
 	{
