@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"database/sql"
 	"encoding/json"
 	"flag"
@@ -139,7 +140,7 @@ func ring(t testing.TB, secrets ...[]byte) *mcpreplay.Keyring {
 // counts from the transcripts' epoch.
 func (p *player) start(options string) {
 	p.stop()
-	set := map[string]string{"clock": "0", "principal": "alice", "authority": "300s", "retention": "360s", "state": "600s", "backend": "sqlite:guarded", "wait": "2s", "key": "", "http": ""}
+	set := map[string]string{"clock": "0", "principal": "alice", "authority": "300s", "retention": "360s", "state": "600s", "backend": "sqlite:guarded", "wait": "2s", "key": "", "http": "", "deny": "", "inflight": "0"}
 	for _, kv := range strings.Fields(options) {
 		k, v, _ := strings.Cut(kv, "=")
 		if _, known := set[k]; !known {
@@ -170,11 +171,22 @@ func (p *player) start(options string) {
 	if set["key"] != "" {
 		prints = bytes.Repeat([]byte(set["key"]), 32)
 	}
+	inFlight, err := strconv.Atoi(set["inflight"])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	allow := func(_ context.Context, o mcpreplay.Operation) error {
+		if set["deny"] == o.Principal {
+			return errors.New("revoked")
+		}
+		return nil
+	}
 	p.looked = make(chan struct{}, 1)
 	g, err := guard.New(watched{p.store, p.looked}, &guard.Options{
 		Keys: ring(p.t, stateSecret), FingerprintKeys: ring(p.t, prints),
 		Principal: set["principal"], AuthorityTTL: duration("authority"), Retention: duration("retention"),
 		StateTTL: duration("state"), Wait: duration("wait"), ShortRetention: true,
+		Authorize: allow, MaxInFlight: inFlight,
 	})
 	if err != nil {
 		p.t.Fatal(err)

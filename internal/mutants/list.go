@@ -25,10 +25,10 @@ var mutants = []mutant{
 		name: "reply-first",
 		what: "the reply is sent before the commit",
 		edits: []edit{
-			{"guard/effect.go", "		return s.Apply(ctx, o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			once := *op",
-				"		early := make(chan mcpreplay.Record, 2)\n		apply := func() (mcpreplay.Record, bool, error) { return s.Apply(context.WithoutCancel(ctx), o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			once := *op"},
+			{"guard/effect.go", "		return s.Apply(ctx, w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			if err",
+				"		early := make(chan mcpreplay.Record, 2)\n		apply := func() (mcpreplay.Record, bool, error) { return s.Apply(context.WithoutCancel(ctx), w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n			if err"},
 			{"guard/effect.go", "			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		})\n",
-				"			early <- mcpreplay.Record{Operation: o, State: mcpreplay.StateApplied, Effect: once.effect, Result: &result}\n			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		}) }\n		go func() { rec, _, _ := apply(); early <- rec }()\n		return <-early, true, nil\n"},
+				"			early <- mcpreplay.Record{Operation: w.o, State: mcpreplay.StateApplied, Effect: once.effect, Result: &result}\n			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		}) }\n		go func() { rec, _, _ := apply(); early <- rec }()\n		return <-early, true, nil\n"},
 		},
 		cells: []string{"fault-kill-after-issue-insert-atomic"},
 	},
@@ -105,6 +105,36 @@ var mutants = []mutant{
 		cells: []string{"fault-exit-after-write-2-partial", "fault-kill-in-write-5-partial"},
 	},
 	{
+		name:  "settled-too-early",
+		what:  "an operation is settled while its owner may be working on it",
+		edits: []edit{{"guard/reconcile.go", "rec.State != mcpreplay.StateInProgress || rec.Live ||", "rec.State != mcpreplay.StateInProgress ||"}, {"sqlite/store.go", "	if takes(change) && r.Live {", "	if false {"}},
+		cells: []string{"fault-owner-may-live", "fault-fence-running"},
+	},
+	{
+		name:  "progress-forgotten",
+		what:  "what the steps knew is not kept for whoever settles in their place",
+		edits: []edit{{"guard/steps.go", "	m.Progress = kept\n", ""}},
+		cells: []string{"fault-exit-after-write-4-partial"},
+	},
+	{
+		name:  "failure-forgotten",
+		what:  "that a step failed is not recorded",
+		edits: []edit{{"guard/steps.go", "(kind == mcpreplay.EventCompensation || r.op.steps.Succeeded() > 0)", "kind == mcpreplay.EventCompensation"}},
+		cells: []string{"12-stdio"},
+	},
+	{
+		name:  "not-compensated",
+		what:  "a failure leaves what was done before as it is",
+		edits: []edit{{"guard/steps.go", "slices.Backward(done)", "slices.Backward(done[:0])"}},
+		cells: []string{"12-stdio", "12-http"},
+	},
+	{
+		name:  "released-for-ever",
+		what:  "an operation of which nothing happened may not be sent again",
+		edits: []edit{{"guard/attempt.go", "	return rec.State == mcpreplay.StateReleased || rec.State", "	return rec.State"}},
+		cells: []string{"fault-kill-after-write-1-partial"},
+	},
+	{
 		name:  "file-not-watched",
 		what:  "a server goes on writing into a file that was replaced",
 		edits: []edit{{"sqlite/file.go", "	for i, f := range c.files {", "	for i, f := range c.files[:0] {"}},
@@ -169,7 +199,7 @@ var mutants = []mutant{
 		what: "the time to write is asked of records alone",
 		edits: []edit{
 			{"guard/attempt.go", "	if expired(a.ledger.Time, o.Authority) {", "	if false {"},
-			{"sqlite/store.go", "!r.Authority.IsZero() && !now.Before(r.Authority)", "false"},
+			{"sqlite/store.go", "to != mcpreplay.StateNotApplied && !r.Authority.IsZero() && !now.Before(r.Authority)", "false"},
 		},
 		cells: []string{"fault-answered-too-late"},
 	},
@@ -191,7 +221,7 @@ var mutants = []mutant{
 	{
 		name:  "status-writes",
 		what:  "asking for the status fences the operation off",
-		edits: []edit{{"guard/status.go", "	rec, err := g.store.Get(ctx, key)\n	var physical", "	_ = g.fence(ctx, key, \"\")\n	rec, err := g.store.Get(ctx, key)\n	var physical"}},
+		edits: []edit{{"guard/status.go", "	rec, err := g.store.Get(ctx, key)\n	if err == nil {", "	_ = g.fence(ctx, key, \"\")\n	rec, err := g.store.Get(ctx, key)\n	if err == nil {"}},
 		cells: []string{"02-stdio", "02-http"},
 	},
 	{
