@@ -33,7 +33,13 @@ var mayImport = map[string][]string{
 	"internal/issues":           {".", "guard", "sqlite"},
 	"internal/evidence":         {".", "sqlite"},
 	"internal/lab":              {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
+	"internal/exampletest":      {},
 	"examples/notes":            {".", "guard", "sqlite"},
+	"examples/payments":         {"guard", "sqlite"},
+	"examples/email":            {"guard", "sqlite"},
+	"examples/reports":          {"guard", "sqlite"},
+	"examples/order":            {".", "guard", "sqlite"},
+	"examples/confirm":          {"guard", "sqlite"},
 	"internal/vectors":          {".", "consumer"},
 	"internal/mutants":          {},
 	"internal/archive":          {"internal/archive/manifest"},
@@ -45,14 +51,15 @@ var mayImport = map[string][]string{
 // mayBeIn says in which packages what is not of this module may appear, tests
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "internal/vectors", "examples/notes", "cmd/mcpreplay"},
-	"github.com/google/jsonschema-go":        {"guard"},
-	"github.com/segmentio/encoding":          {"guard"},
-	"github.com/ncruces/go-sqlite3":          {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
-	"github.com/spf13/cobra":                 {"cmd/mcpreplay"},
-	"github.com/google/go-cmp":               {"storetest"},
-	"github.com/anishathalye/porcupine":      {"storetest"},
-	"testing":                                {"storetest"},
+	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
+		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "cmd/mcpreplay"},
+	"github.com/google/jsonschema-go":   {"guard"},
+	"github.com/segmentio/encoding":     {"guard"},
+	"github.com/ncruces/go-sqlite3":     {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
+	"github.com/spf13/cobra":            {"cmd/mcpreplay"},
+	"github.com/google/go-cmp":          {"storetest"},
+	"github.com/anishathalye/porcupine": {"storetest"},
+	"testing":                           {"storetest", "internal/exampletest"},
 }
 
 // Sizes at which a file or a function has to be split.

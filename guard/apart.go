@@ -1,8 +1,11 @@
 package guard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 )
 
 // crash is what is left of a function that did not return.
@@ -30,4 +33,32 @@ func apart[T any](fn func() (T, error)) (v T, err error) {
 	}()
 	<-done
 	return v, err
+}
+
+// errOverdue is the end of a wait, not of what was waited for.
+var errOverdue = errors.New("it did not end in time")
+
+// bounded is apart for a function that has limit to end in, by its context, and is not
+// waited for much longer: then it goes on alone, and the error is errOverdue.
+func bounded[T any](ctx context.Context, limit time.Duration, fn func(context.Context) (T, error)) (T, error) {
+	type ending struct {
+		v   T
+		err error
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	ended := make(chan ending, 1)
+	go func() {
+		defer cancel()
+		v, err := apart(func() (T, error) { return fn(ctx) })
+		ended <- ending{v, err}
+	}()
+	timer := time.NewTimer(limit + effectGrace)
+	defer timer.Stop()
+	select {
+	case e := <-ended:
+		return e.v, e.err
+	case <-timer.C:
+		var none T
+		return none, errOverdue
+	}
 }

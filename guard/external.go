@@ -227,6 +227,9 @@ func (w *work) conclude(ctx context.Context, c *claim, e ending) (mcpreplay.Reco
 	doubt := c.doubt(e.err.Error())
 	doubt.Effect = w.op.effect
 	rec, err := c.write(ctx, doubt)
+	if err == nil && rec.State.Final() { // it has been settled meanwhile
+		return rec, false, nil
+	}
 	return rec, true, errors.Join(err, e.err)
 }
 

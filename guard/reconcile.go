@@ -116,7 +116,7 @@ func (g *Guard) reconcile(ctx context.Context, rec mcpreplay.Record) mcpreplay.R
 	asker := g.owner + ".r" + strconv.FormatInt(g.claims.Add(1), 10)
 	limit := g.opts.ReconcileTimeout
 	held, err := g.store.Advance(ctx, mcpreplay.Change{
-		Key: rec.Key, Revision: rec.Revision, Owner: asker, Lease: limit + skew,
+		Key: rec.Key, Revision: rec.Revision, Owner: asker, Lease: limit + effectGrace + skew,
 		Event: mcpreplay.Event{Kind: mcpreplay.EventReconcile, Outcome: "attempted", Actor: asker},
 	})
 	if err != nil { // somebody else is asking, or it has been settled: look again
@@ -127,23 +127,19 @@ func (g *Guard) reconcile(ctx context.Context, rec mcpreplay.Record) mcpreplay.R
 	}
 	// What was begun is ended, whoever has stopped waiting for it.
 	ctx = context.WithoutCancel(ctx)
-	asking, cancel := context.WithTimeout(ctx, limit)
-	s, err := apart(func() (settlement, error) {
+	s, err := bounded(ctx, limit, func(ctx context.Context) (settlement, error) {
 		op := g.opOf(rec)
-		events, err := g.store.Events(asking, rec.Key)
+		events, err := g.store.Events(ctx, rec.Key)
 		if err != nil {
 			return settlement{}, err
 		}
 		op.steps = mcpreplay.StepsOf(events)
-		return t.settle(asking, op, rec)
+		return t.settle(ctx, op, rec)
 	})
-	cancel()
 	c := &claim{g: g, owner: asker, rec: held}
 	change := c.settled(s, err)
-	ctx, cancel = context.WithTimeout(ctx, g.opts.Wait)
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Wait)
 	defer cancel()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	change.Key, change.Revision = held.Key, held.Revision
 	now, err := g.store.Advance(ctx, change)
 	if err != nil { // its owner woke up and told, or the ledger cannot be used: look

@@ -77,11 +77,7 @@ func (g *Guard) fence(ctx context.Context, key mcpreplay.Key, reason string) err
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Wait)
 	defer cancel()
-	_, _, err := g.store.Begin(bounded, mcpreplay.Operation{Key: key}, mcpreplay.Change{
-		To:    mcpreplay.StateNotApplied,
-		Fence: true,
-		Event: mcpreplay.Event{Kind: mcpreplay.EventFence, Actor: key.Principal, Evidence: reason},
-	})
+	_, err := mcpreplay.Fence(bounded, g.store, key, key.Principal, reason)
 	switch {
 	case err == nil:
 		return nil

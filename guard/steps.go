@@ -285,22 +285,10 @@ func (r *stepRun[In, P, Out]) outside(ctx context.Context, kind mcpreplay.EventK
 	}
 	r.op.steps = r.op.steps.With(attempted)
 	op, progress := *r.op, r.p
-	bounded, cancel := context.WithTimeout(ctx, r.timeout)
-	ended := make(chan error, 1)
-	go func() {
-		defer cancel()
-		_, err := apart(func() (struct{}, error) { return struct{}{}, p.do(bounded, &op, r.in, &progress) })
-		ended <- err
-	}()
-	timer := time.NewTimer(r.timeout + effectGrace)
-	defer timer.Stop()
-	select {
-	case err := <-ended:
-		if err != nil {
-			return err
-		}
-	case <-timer.C:
-		return errors.New("it did not end by its deadline")
+	if _, err := bounded(ctx, r.timeout, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, p.do(ctx, &op, r.in, &progress)
+	}); err != nil {
+		return err
 	}
 	*r.op, r.p = op, progress
 	change := mcpreplay.Change{Event: r.event(kind, name, mcpreplay.OutcomeSucceeded)}
@@ -335,9 +323,7 @@ func (r *stepRun[In, P, Out]) seal(c *mcpreplay.Change, op *Op, p *P) error {
 func (r *stepRun[In, P, Out]) result(ctx context.Context, state mcpreplay.State) mcpreplay.Result {
 	op := *r.op
 	op.state = state
-	bounded, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
-	out, err := apart(func() (Out, error) { return r.finish(bounded, &op, r.in, r.p) })
+	out, err := bounded(ctx, r.timeout, func(ctx context.Context) (Out, error) { return r.finish(ctx, &op, r.in, r.p) })
 	if err == nil {
 		return keepable(r.encode, out, state)
 	}

@@ -28,9 +28,9 @@ func newFence(e *env) *cobra.Command {
 		Use:   "fence OPERATION_ID --principal NAME --reason TEXT --ledger sqlite:PATH",
 		Short: "Make an operation that was never recorded impossible",
 		Long: `Records that the operation never happened and never can, so that the same work
-may be done under a new id. An operation that has a record is left as it is: if
-it was applied nothing is fenced, and if it is in progress its outcome stays
-unknown.
+may be done under a new id. An operation of which something is known is left as it
+is: if it was applied nothing is fenced, and if it is in progress its outcome
+stays unknown.
 
 Exit code 0 says that "not applied" stands, 1 that nothing was fenced, and 3 that
 the outcome is unknown.`,
@@ -101,11 +101,7 @@ func openForFence(ctx context.Context, ledger string) (*sqlite.Store, error) {
 func placeFence(ctx context.Context, s mcpreplay.Store, key mcpreplay.Key, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, fenceWait)
 	defer cancel()
-	_, _, err := s.Begin(ctx, mcpreplay.Operation{Key: key}, mcpreplay.Change{
-		To:    mcpreplay.StateNotApplied,
-		Fence: true,
-		Event: mcpreplay.Event{Kind: mcpreplay.EventFence, Actor: key.Principal, Evidence: reason},
-	})
+	_, err := mcpreplay.Fence(ctx, s, key, key.Principal, reason)
 	switch {
 	case errors.Is(err, mcpreplay.ErrUnknown):
 		return nil // what the ledger says next is the answer

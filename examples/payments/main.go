@@ -1,6 +1,6 @@
 // Command payments is an MCP server with one tool that charges a customer through
-// an API on the network. The API knows idempotency keys, and can be asked later what
-// it did under one: whatever reply is lost, the outcome is found out.
+// an API on the network. The API takes a key with each request, and can be asked later
+// what it did under it: whatever reply is lost, the outcome is found out.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 	"mcpreplay/internal/exampletest"
 )
 
-// bank is a payment system with idempotency keys, as such systems are.
+// bank is a payment system that knows a request again by its key, as such systems do.
 type bank struct {
 	mu      sync.Mutex
 	charges map[string]string // id by key
