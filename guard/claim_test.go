@@ -93,6 +93,9 @@ func TestALedgerThatFailsAtAnyWrite(t *testing.T) {
 					state := fx.row("state")
 					ran := o.count("pay-1")
 					claimed := n > 0
+					if n == 0 && f.made && (reason(err) != "ledger_unavailable" || state != "released") {
+						t.Errorf("a claim that was not confirmed: %v, %v, the record is %s", res, err, state)
+					}
 					switch {
 					case ran > 1 || claimed != (ran == 1):
 						t.Errorf("the effect ran %d times", ran)

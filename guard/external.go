@@ -108,8 +108,12 @@ type definiteError struct {
 }
 
 func (e *definiteError) Error() string {
-	if e.err == nil {
+	var effect *mcpreplay.EffectError
+	switch {
+	case e.err == nil:
 		return "nothing was done"
+	case errors.As(e.err, &effect): // of a step that was rolled back
+		return effect.Err.Error()
 	}
 	return e.err.Error()
 }
@@ -217,7 +221,7 @@ func (w *work) conclude(ctx context.Context, c *claim, e ending) (mcpreplay.Reco
 		if err != nil || rec.State != mcpreplay.StateReleased {
 			return rec, true, err
 		}
-		return rec, false, &mcpreplay.EffectError{Err: definite.cause()}
+		return rec, false, definite.effect()
 	case errors.As(e.err, &definite):
 		rec, err := c.write(ctx, c.finish(mcpreplay.StateNotApplied, failure(definite.Error()), w.op.effect, definite.Error()))
 		return rec, true, err
@@ -233,11 +237,16 @@ func (w *work) conclude(ctx context.Context, c *claim, e ending) (mcpreplay.Reco
 	return rec, true, errors.Join(err, e.err)
 }
 
-func (e *definiteError) cause() error {
-	if e.err == nil {
-		return e
+// effect is e as an effect that was rolled back says it.
+func (e *definiteError) effect() *mcpreplay.EffectError {
+	var effect *mcpreplay.EffectError
+	switch {
+	case e.err == nil:
+		return &mcpreplay.EffectError{Err: e}
+	case errors.As(e.err, &effect):
+		return effect
 	}
-	return e.err
+	return &mcpreplay.EffectError{Err: e.err}
 }
 
 // failure is a stored result that says what went wrong.

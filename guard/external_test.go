@@ -329,15 +329,26 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 func TestAnEffectOutlivesTheClientThatAskedForIt(t *testing.T) {
 	f := newFixture(t)
-	running, release := make(chan struct{}), make(chan struct{})
-	cs, _ := f.external(guard.External(func(ctx context.Context, op *guard.Op, in payment) (receipt, error) {
+	running := make(chan struct{})
+	requests := make(chan context.Context, 1)
+	server := newServer()
+	guard.AddTool(f.guard(f.store, nil), server, payTool(), guard.External(func(ctx context.Context, op *guard.Op, in payment) (receipt, error) {
 		close(running)
-		<-release
+		<-(<-requests).Done() // its client is known to have gone
 		if err := ctx.Err(); err != nil {
 			t.Errorf("its context ended with the request: %v", err)
 		}
 		return paid(op, in)
-	}), nil)
+	}))
+	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if method == "tools/call" {
+				requests <- ctx
+			}
+			return next(ctx, method, req)
+		}
+	})
+	cs := connect(t, server, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -349,7 +360,6 @@ func TestAnEffectOutlivesTheClientThatAskedForIt(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("the cancelled call had a reply")
 	}
-	close(release)
 	eventually(t, "the outcome", func() bool { return f.row("state") == "applied" })
 }
 

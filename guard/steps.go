@@ -270,7 +270,7 @@ func (r *stepRun[In, P, Out]) inside(ctx context.Context, kind mcpreplay.EventKi
 		if errors.As(effect.Err, &definite) {
 			return definite
 		}
-		return &definiteError{err: effect.Err, again: true}
+		return &definiteError{err: effect, again: true}
 	case err != nil:
 		return &ledgerError{err}
 	}
