@@ -77,6 +77,7 @@ func newRoot(e *env) *cobra.Command {
 		newServe(e),
 		newStatus(e),
 		newFence(e),
+		newRecoverServer(e),
 		newVerify(e),
 		newFingerprint(e),
 		newArchive(e),

@@ -94,6 +94,9 @@ func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
 	return nil
 }
 
+// recoverEvery is how often a server looks for what dead owners left in progress.
+const recoverEvery = time.Minute
+
 // keys are the two rings of a server: for what it seals and for fingerprints.
 type keys struct{ seal, fingerprint *mcpreplay.Keyring }
 
@@ -140,6 +143,11 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 	server := issues.NewServer(g, wrapped, tracker)
 	if lab != nil && lab.unguarded {
 		server = lab.control(store)
+	}
+	if lab == nil { // the lab looks at what asking brings
+		recovering, stop := context.WithCancel(ctx)
+		defer stop()
+		go g.RecoverEvery(recovering, recoverEvery)
 	}
 	if httpOptions != nil {
 		ctx, stop := lab.untilEOF(ctx, e.stdin)
