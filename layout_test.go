@@ -40,6 +40,8 @@ var mayImport = map[string][]string{
 	"examples/reports":          {"guard", "sqlite"},
 	"examples/order":            {".", "guard", "sqlite"},
 	"examples/confirm":          {"guard", "sqlite"},
+	"examples/tasks":            {".", "examples/tasks/tasksdb", "guard", "sqlite"},
+	"examples/tasks/tasksdb":    {}, // generated
 	"internal/vectors":          {".", "consumer"},
 	"internal/mutants":          {},
 	"internal/archive":          {"internal/archive/manifest"},
@@ -52,7 +54,7 @@ var mayImport = map[string][]string{
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
-		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "cmd/mcpreplay"},
+		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "examples/tasks", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":   {"guard"},
 	"github.com/segmentio/encoding":     {"guard"},
 	"github.com/ncruces/go-sqlite3":     {"sqlite", "internal/evidence"}, // which reads rows as a stranger does

@@ -36,7 +36,7 @@ func apart[T any](fn func() (T, error)) (v T, err error) {
 }
 
 // errOverdue is the end of a wait, not of what was waited for.
-var errOverdue = errors.New("it did not end in time")
+var errOverdue = errors.New("its time is over and it has not ended")
 
 // bounded is apart for a function that has limit to end in, by its context, and is not
 // waited for much longer: then it goes on alone, and the error is errOverdue.
