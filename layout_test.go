@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"faults":                    {"."},
 	"guard":                     {"."},
 	"consumer":                  {"."},
+	"jwt":                       {"."},
 	"internal/issues":           {".", "guard", "sqlite"},
 	"internal/evidence":         {".", "sqlite"},
 	"internal/lab":              {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
@@ -47,17 +48,18 @@ var mayImport = map[string][]string{
 	"internal/archive":          {"internal/archive/manifest"},
 	"internal/archive/manifest": {},
 	"cmd/verifyarchive":         {"internal/archive/manifest"},
-	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "internal/vectors", "sqlite"},
+	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "internal/vectors", "jwt", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
+	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "jwt", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
 		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "examples/tasks", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":   {"guard"},
 	"github.com/segmentio/encoding":     {"guard"},
 	"github.com/ncruces/go-sqlite3":     {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
+	"github.com/go-jose/go-jose/v4":     {"jwt"},
 	"github.com/spf13/cobra":            {"cmd/mcpreplay"},
 	"github.com/google/go-cmp":          {"storetest"},
 	"github.com/anishathalye/porcupine": {"storetest"},

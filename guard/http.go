@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
 // HTTPOptions configures HTTPHandler and RunHTTP. One of Tokens, Verifier and
@@ -35,8 +37,15 @@ type HTTPOptions struct {
 	// of them then are one principal. RunHTTP insists on loopback.
 	AllowUnauthenticated bool
 
-	// ResourceMetadata is the URL of the protected resource metadata (RFC 9728),
-	// told to clients that have no valid token.
+	// Resource is the URL that clients name this server by, as the audience of their
+	// tokens. If it is set the handler serves the protected resource metadata
+	// (RFC 9728) under its well-known path, with AuthorizationServers and Scopes.
+	Resource             string
+	AuthorizationServers []string
+	Scopes               []string
+
+	// ResourceMetadata is the URL of the protected resource metadata, told to clients
+	// that have no valid token. Defaults to where it is served, if Resource is set.
 	ResourceMetadata string
 
 	// AllowedHosts are the Host headers served beside those of the loopback
@@ -104,6 +113,18 @@ func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 			fault("Tokens: a principal: %w", err)
 		}
 	}
+	if r.Resource != "" {
+		u, err := url.Parse(r.Resource)
+		switch {
+		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Fragment != "" || u.User != nil:
+			fault("Resource: must be an absolute URL without fragment and user")
+		case len(r.AuthorizationServers) == 0:
+			fault("AuthorizationServers: a resource needs somebody who gives out tokens for it")
+		case r.ResourceMetadata == "":
+			well := url.URL{Scheme: u.Scheme, Host: u.Host, Path: wellKnown + strings.TrimSuffix(u.Path, "/")}
+			r.ResourceMetadata = well.String()
+		}
+	}
 	if r.MaxBody == 0 {
 		r.MaxBody = defaultMessageBytes
 	}
@@ -148,6 +169,12 @@ func HTTPHandler(server *mcp.Server, o *HTTPOptions) (http.Handler, error) {
 		return nil, err
 	}
 	h := &httpHandler{o: opts, origins: http.NewCrossOriginProtection()}
+	if opts.Resource != "" {
+		h.metadata = auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
+			Resource: opts.Resource, AuthorizationServers: opts.AuthorizationServers, ScopesSupported: opts.Scopes,
+			BearerMethodsSupported: []string{"header"},
+		})
+	}
 	for _, origin := range opts.AllowedOrigins {
 		if err := h.origins.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("guard: HTTPOptions.AllowedOrigins: %w", err)
@@ -182,12 +209,30 @@ type httpHandler struct {
 	origins       *http.CrossOriginProtection
 	tokens        []staticToken
 	plain, stream http.Handler
+	metadata      http.Handler // nil if there is none
+}
+
+// wellKnown is where the metadata of a protected resource is (RFC 9728, section 3).
+const wellKnown = "/.well-known/oauth-protected-resource"
+
+// describes reports whether a request asks for the metadata of the resource. It is for
+// everybody, and for pages of any origin.
+func (h *httpHandler) describes(r *http.Request) bool {
+	if h.metadata == nil {
+		return false
+	}
+	u, err := url.Parse(h.o.Resource) // as it was checked
+	return r.URL.Path == wellKnown || err == nil && r.URL.Path == wellKnown+strings.TrimSuffix(u.Path, "/")
 }
 
 func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold back progress
 	if !h.hostAllowed(r.Host) {
 		h.refuse(w, http.StatusForbidden, invalid("host not allowed"))
+		return
+	}
+	if h.describes(r) {
+		h.metadata.ServeHTTP(w, r)
 		return
 	}
 	if len(r.Header.Values("Origin")) > 1 || h.origins.Check(r) != nil {

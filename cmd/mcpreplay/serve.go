@@ -15,6 +15,7 @@ import (
 	"mcpreplay"
 	"mcpreplay/guard"
 	"mcpreplay/internal/issues"
+	"mcpreplay/jwt"
 	"mcpreplay/sqlite"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -28,6 +29,9 @@ type serveFlags struct {
 	principal string
 	http      string
 	tokens    []string
+	issuer    string
+	audience  string
+	jwks      string
 	keyFile   string
 	authority time.Duration
 	retention time.Duration
@@ -66,6 +70,9 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.principal, "principal", "local", "principal of calls over stdio")
 	flags.StringVar(&f.http, "http", "", "address to serve HTTP on, such as :8080 (loopback unless a host is named)")
 	flags.StringArrayVar(&f.tokens, "token", nil, "bearer token of a principal, as NAME=TOKEN; may be repeated")
+	flags.StringVar(&f.issuer, "issuer", "", "issuer of the tokens (JWT) that are accepted over HTTP, instead of --token")
+	flags.StringVar(&f.audience, "audience", "", "URL that the tokens are for: this server's, as its clients name it")
+	flags.StringVar(&f.jwks, "jwks", "", "key set of the issuer: a file, or an https URL")
 	flags.StringVar(&f.keyFile, "key-file", "", "file of secrets, created if absent (default: the ledger's path and .keys)")
 	flags.DurationVar(&f.authority, "authority-ttl", 15*time.Minute, "how long after its first round an operation may be written")
 	flags.DurationVar(&f.retention, "replay-retention", 7*24*time.Hour, "how long a result may be replayed")
@@ -204,14 +211,18 @@ func (f *serveFlags) keys(path string, lab *labFlags) (keys, error) {
 
 // httpOptions is nil when stdio is served.
 func (f *serveFlags) httpOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, error) {
+	identities := f.issuer != "" || f.audience != "" || f.jwks != ""
 	if f.http == "" {
-		if len(f.tokens) > 0 {
-			return nil, misused("serve HTTP with --http ADDR", "--token is for HTTP only")
+		if len(f.tokens) > 0 || identities {
+			return nil, misused("serve HTTP with --http ADDR", "--token, --issuer, --audience and --jwks are for HTTP only")
 		}
 		return nil, nil
 	}
+	if identities {
+		return f.jwtOptions(e, log)
+	}
 	if len(f.tokens) == 0 {
-		return nil, misused("give each client one with --token NAME=TOKEN", "HTTP is not served without a token")
+		return nil, misused("give each client one with --token NAME=TOKEN, or say whose tokens are accepted with --issuer, --audience and --jwks", "HTTP is not served without a token")
 	}
 	tokens := make(map[string]string, len(f.tokens))
 	for _, t := range f.tokens {
@@ -224,13 +235,33 @@ func (f *serveFlags) httpOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, 
 		}
 		tokens[token] = name
 	}
-	o := &guard.HTTPOptions{Tokens: tokens, Logger: log, Listening: func(a net.Addr) {
-		fmt.Fprintf(e.stderr, "serving on http://%s\n", a)
-	}}
-	if err := o.Validate(); err != nil {
+	o := &guard.HTTPOptions{Tokens: tokens}
+	return o, f.listening(e, o, log)
+}
+
+// jwtOptions is for identities that an issuer gives.
+func (f *serveFlags) jwtOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, error) {
+	if len(f.tokens) > 0 {
+		return nil, misused("use one or the other", "--token and --issuer are two ways to say who somebody is")
+	}
+	if f.issuer == "" || f.audience == "" || f.jwks == "" {
+		return nil, misused("give all three", "--issuer, --audience and --jwks belong together")
+	}
+	v, err := jwt.New(&jwt.Options{Issuer: f.issuer, Audience: f.audience, Keys: f.jwks, Logger: log})
+	if err != nil {
 		return nil, &commandError{code: exitMisused, err: err, hint: "see serve --help"}
 	}
-	return o, nil
+	o := &guard.HTTPOptions{Verifier: v.Verify, Resource: f.audience, AuthorizationServers: []string{f.issuer}}
+	return o, f.listening(e, o, log)
+}
+
+func (f *serveFlags) listening(e *env, o *guard.HTTPOptions, log *slog.Logger) error {
+	o.Logger = log
+	o.Listening = func(a net.Addr) { fmt.Fprintf(e.stderr, "serving on http://%s\n", a) }
+	if err := o.Validate(); err != nil {
+		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
+	}
+	return nil
 }
 
 // parseKey reads one secret given in hexadecimal.
