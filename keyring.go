@@ -29,7 +29,23 @@ var ErrKeyRetired = errors.New("key retired: add its secret to the key file agai
 // down first, and removing it once nothing it sealed is needed. A ring does not change, and is safe
 // for concurrent use. The zero Keyring has no key and cannot seal: it panics.
 type Keyring struct {
-	keys []ringKey
+	keys         []ringKey
+	fingerprints *Keyring // nil if it is this ring itself
+}
+
+// Fingerprints is the ring that keys fingerprints: this one, unless it was made of a
+// file that has keys of their own for them.
+func (k *Keyring) Fingerprints() *Keyring {
+	if k.fingerprints != nil {
+		return k.fingerprints
+	}
+	return k
+}
+
+// keyID names a secret, and tells nothing of it.
+func keyID(secret []byte) string {
+	sum := sha256.Sum256(append([]byte(labelKeyID+"\x00"), secret...))
+	return hex.EncodeToString(sum[:4])
 }
 
 type ringKey struct {
@@ -58,8 +74,7 @@ func (k *Keyring) add(secret []byte) error {
 	if len(secret) < MinSecretLength {
 		return fmt.Errorf("has %d bytes, at least %d are needed", len(secret), MinSecretLength)
 	}
-	sum := sha256.Sum256(append([]byte(labelKeyID+"\x00"), secret...))
-	key := ringKey{id: hex.EncodeToString(sum[:4]), secret: bytes.Clone(secret)}
+	key := ringKey{id: keyID(secret), secret: bytes.Clone(secret)}
 	for _, other := range k.keys {
 		if other.id == key.id {
 			return errors.New("is the same as an earlier one, or shares its id")
@@ -117,29 +132,13 @@ func (k *Keyring) String() string {
 // GoString is String: %#v would print the secrets.
 func (k *Keyring) GoString() string { return k.String() }
 
-// ParseKeyring reads a key file: one secret a line in hexadecimal, the first seals. Blank lines and
-// lines that begin with # are skipped. Errors name the line and never repeat it.
+// ParseKeyring reads a key file; see KeyFile for its form. Errors name the line and never repeat it.
 func ParseKeyring(text []byte) (*Keyring, error) {
-	k := &Keyring{}
-	n := 0
-	for line := range bytes.Lines(text) {
-		n++
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 || line[0] == '#' {
-			continue
-		}
-		secret, err := hex.AppendDecode(nil, line)
-		if err != nil {
-			return nil, fmt.Errorf("key file line %d: %s", n, notHex(line))
-		}
-		if err := k.add(secret); err != nil {
-			return nil, fmt.Errorf("key file line %d: secret %w", n, err)
-		}
+	f, err := ParseKeyFile(text)
+	if err != nil {
+		return nil, err
 	}
-	if len(k.keys) == 0 {
-		return nil, errors.New("key file: no secret in it; one line of 64 hexadecimal digits is needed")
-	}
-	return k, nil
+	return f.Keyring()
 }
 
 // notHex says what is wrong with a line; the error of package hex would repeat a character of it.

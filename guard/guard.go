@@ -24,7 +24,7 @@ type Options struct {
 
 	// FingerprintKeys keys the fingerprints of requests. A record names the key
 	// it was made under, so a key may be retired once its records no longer
-	// matter. Defaults to Keys.
+	// matter. Defaults to those that Keys has for them.
 	FingerprintKeys *mcpreplay.Keyring
 
 	// Name of the server. It is sealed into request state, so that two servers
@@ -104,8 +104,8 @@ func (o *Options) resolve() (Options, error) {
 	if r.Keys == nil {
 		errs = append(errs, errors.New("guard: Options.Keys: required; guard.KeyFile makes a ring from a file"))
 	}
-	if r.FingerprintKeys == nil {
-		r.FingerprintKeys = r.Keys
+	if r.FingerprintKeys == nil && r.Keys != nil {
+		r.FingerprintKeys = r.Keys.Fingerprints()
 	}
 	if r.Name == "" {
 		r.Name = "mcpreplay"

@@ -201,7 +201,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, recoveryView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, vectors.Result{}} {
+	for _, v := range []any{statusView{}, recoveryView{}, keyView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, vectors.Result{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)

@@ -78,6 +78,7 @@ func newRoot(e *env) *cobra.Command {
 		newStatus(e),
 		newFence(e),
 		newRecoverServer(e),
+		newKeys(e),
 		newVerify(e),
 		newFingerprint(e),
 		newArchive(e),

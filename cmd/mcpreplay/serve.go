@@ -206,7 +206,7 @@ func (f *serveFlags) keys(path string, lab *labFlags) (keys, error) {
 	if err != nil {
 		return keys{}, failed(err, "name a file with --key-file; each of its lines is a secret of at least 32 bytes in hexadecimal")
 	}
-	return keys{seal: ring, fingerprint: ring}, nil
+	return keys{seal: ring, fingerprint: ring.Fingerprints()}, nil
 }
 
 // httpOptions is nil when stdio is served.
