@@ -56,14 +56,16 @@ var mayImport = map[string][]string{
 var mayBeIn = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "jwt", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
 		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "examples/tasks", "cmd/mcpreplay"},
-	"github.com/google/jsonschema-go":   {"guard"},
-	"github.com/segmentio/encoding":     {"guard"},
-	"github.com/ncruces/go-sqlite3":     {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
-	"github.com/go-jose/go-jose/v4":     {"jwt"},
-	"github.com/spf13/cobra":            {"cmd/mcpreplay"},
-	"github.com/google/go-cmp":          {"storetest"},
-	"github.com/anishathalye/porcupine": {"storetest"},
-	"testing":                           {"storetest", "internal/exampletest"},
+	"github.com/google/jsonschema-go":     {"guard"},
+	"github.com/segmentio/encoding":       {"guard"},
+	"github.com/ncruces/go-sqlite3":       {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
+	"go.opentelemetry.io/otel":            {"guard", "cmd/mcpreplay"},      // guard: its interfaces only
+	"github.com/prometheus/client_golang": {"cmd/mcpreplay"},
+	"github.com/go-jose/go-jose/v4":       {"jwt"},
+	"github.com/spf13/cobra":              {"cmd/mcpreplay"},
+	"github.com/google/go-cmp":            {"storetest"},
+	"github.com/anishathalye/porcupine":   {"storetest"},
+	"testing":                             {"storetest", "internal/exampletest"},
 }
 
 // Sizes at which a file or a function has to be split.

@@ -37,9 +37,11 @@ type attempt struct {
 
 // call makes the checks, each before any effect, and then either replays, asks,
 // refuses or lets the effect run.
-func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+func (g *Guard) call(ctx context.Context, t *tool, req *mcp.CallToolRequest) (res *mcp.CallToolResult, err error) {
 	a := &attempt{g: g, tool: t, req: req, op: &Op{backend: g.info.Backend}}
-	res, err := apart(func() (*mcp.CallToolResult, error) { return a.answer(ctx) })
+	ctx, end := g.tell.begin(ctx, t.name, req.Params.Meta)
+	defer func() { end(a.op.ID, outcomeOf(res, err)) }()
+	res, err = apart(func() (*mcp.CallToolResult, error) { return a.answer(ctx) })
 	var crashed *crash
 	if errors.As(err, &crashed) {
 		g.opts.Logger.Error("crashed", "tool", t.name, "operation", a.op.ID, "error", crashed, "stack", string(crashed.stack))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"mcpreplay"
 
@@ -89,7 +90,9 @@ func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Contex
 			return mcpreplay.Record{}, false, errOtherKind
 		}
 		w.op.sent = true
-		return s.Apply(ctx, w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
+		start, inEffect := time.Now(), time.Duration(0)
+		rec, started, err := s.Apply(ctx, w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {
+			defer func(from time.Time) { inEffect += time.Since(from) }(time.Now())
 			if err := w.allowed(ctx); err != nil {
 				return mcpreplay.Outcome{}, err
 			}
@@ -102,6 +105,8 @@ func Atomic[Tx, In, Out any](s mcpreplay.Applier[Tx], fn func(ctx context.Contex
 			result, err := encode(out)
 			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err
 		})
+		w.g.tell.called(ctx, "apply", time.Since(start)-inEffect, err)
+		return rec, started, err
 	}
 	return Effect[In, Out]{stores: []mcpreplay.Store{s}, run: run}
 }

@@ -13,6 +13,9 @@ import (
 	"mcpreplay"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Options configures a Guard.
@@ -90,6 +93,12 @@ type Options struct {
 	// tests of exactly that want it.
 	ShortRetention bool
 
+	// TracerProvider and MeterProvider receive what the guard tells of itself: see
+	// docs/operating.md. They default to OpenTelemetry's global ones. An exporter that
+	// blocks holds up calls; one that fails, or panics, does them no harm.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+
 	// Logger gets the reasons that are kept from the wire. Nil discards them.
 	Logger *slog.Logger
 }
@@ -159,6 +168,12 @@ func (o *Options) resolve() (Options, error) {
 	if r.Authorize == nil {
 		r.Authorize = func(context.Context, mcpreplay.Operation) error { return nil }
 	}
+	if r.TracerProvider == nil {
+		r.TracerProvider = otel.GetTracerProvider()
+	}
+	if r.MeterProvider == nil {
+		r.MeterProvider = otel.GetMeterProvider()
+	}
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -171,6 +186,7 @@ type Guard struct {
 	store mcpreplay.Store
 	opts  Options
 	info  mcpreplay.Info // of the ledger when the guard was made
+	tell  *telemetry
 
 	owner   string       // random: this process, in what it claims
 	claims  atomic.Int64 // how many it has claimed, so that each has an owner of its own
@@ -195,8 +211,12 @@ func New(store mcpreplay.Store, o *Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: read the ledger: %w", err)
 	}
+	tell, err := newTelemetry(&opts)
+	if err != nil {
+		return nil, fmt.Errorf("guard: telemetry: %w", err)
+	}
 	return &Guard{
-		store: store, opts: opts, info: info, tools: make(map[toolKey]*tool),
+		store: measured{store, tell}, opts: opts, info: info, tell: tell, tools: make(map[toolKey]*tool),
 		owner:   rand.Text(),
 		writing: make(slots, opts.MaxInFlight), waiting: make(slots, opts.MaxInFlight),
 	}, nil

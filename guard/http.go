@@ -69,6 +69,10 @@ type HTTPOptions struct {
 	// JSON body: it has a length, so that a client can tell when it was cut.
 	Stream bool
 
+	// Health says whether calls can be served now, for /readyz: Guard.Health, or a
+	// function that asks it and more. Its answer is believed for a second.
+	Health func(context.Context) error
+
 	// DrainTimeout bounds the time in which RunHTTP lets running calls finish.
 	// Defaults to 30 seconds.
 	DrainTimeout time.Duration
@@ -161,6 +165,9 @@ func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 // be cancelled. A committed effect is that, and from outside nobody can tell
 // whether the commit came before the disconnect or after it.
 //
+// GET /healthz says that the process serves, and GET /readyz whether calls would be
+// served well now (503 if not); neither asks for a token or tells more.
+//
 // Idempotency-Key headers are dropped. They mean nothing here, and net/http
 // silently repeats a request that carries one.
 func HTTPHandler(server *mcp.Server, o *HTTPOptions) (http.Handler, error) {
@@ -169,6 +176,7 @@ func HTTPHandler(server *mcp.Server, o *HTTPOptions) (http.Handler, error) {
 		return nil, err
 	}
 	h := &httpHandler{o: opts, origins: http.NewCrossOriginProtection()}
+	h.health = health{ask: opts.Health, log: opts.Logger}
 	if opts.Resource != "" {
 		h.metadata = auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
 			Resource: opts.Resource, AuthorizationServers: opts.AuthorizationServers, ScopesSupported: opts.Scopes,
@@ -210,6 +218,7 @@ type httpHandler struct {
 	tokens        []staticToken
 	plain, stream http.Handler
 	metadata      http.Handler // nil if there is none
+	health        health
 }
 
 // wellKnown is where the metadata of a protected resource is (RFC 9728, section 3).
@@ -229,6 +238,10 @@ func (h *httpHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold back progress
 	if !h.hostAllowed(r.Host) {
 		h.refuse(w, http.StatusForbidden, invalid("host not allowed"))
+		return
+	}
+	if r.URL.Path == livePath || r.URL.Path == readyPath {
+		h.health.serve(w, r)
 		return
 	}
 	if h.describes(r) {

@@ -119,6 +119,7 @@ func (g *Guard) observe(ctx context.Context, key mcpreplay.Key) (mcpreplay.Obser
 		// What came after the record was read is not of this observation.
 		o.Steps = mcpreplay.StepsOf(slices.DeleteFunc(events, func(e mcpreplay.Event) bool { return e.Position > rec.Position }))
 	}
+	g.tell.status(ctx, o.State)
 	return o, nil
 }
 

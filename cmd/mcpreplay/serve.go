@@ -32,6 +32,7 @@ type serveFlags struct {
 	issuer    string
 	audience  string
 	jwks      string
+	metrics   string
 	keyFile   string
 	authority time.Duration
 	retention time.Duration
@@ -73,6 +74,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.issuer, "issuer", "", "issuer of the tokens (JWT) that are accepted over HTTP, instead of --token")
 	flags.StringVar(&f.audience, "audience", "", "URL that the tokens are for: this server's, as its clients name it")
 	flags.StringVar(&f.jwks, "jwks", "", "key set of the issuer: a file, or an https URL")
+	flags.StringVar(&f.metrics, "metrics", "", "address to serve metrics on, such as :9464 (loopback unless a host is named)")
 	flags.StringVar(&f.keyFile, "key-file", "", "file of secrets, created if absent (default: the ledger's path and .keys)")
 	flags.DurationVar(&f.authority, "authority-ttl", 15*time.Minute, "how long after its first round an operation may be written")
 	flags.DurationVar(&f.retention, "replay-retention", 7*24*time.Hour, "how long a result may be replayed")
@@ -143,6 +145,14 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 	if err := lab.tune(&options); err != nil {
 		return err
 	}
+	if f.metrics != "" {
+		m, err := serveMetrics(e, f.metrics)
+		if err != nil {
+			return err
+		}
+		defer m.stop()
+		options.MeterProvider = m.provider
+	}
 	g, err := guard.New(wrapped, &options)
 	if err != nil {
 		return &commandError{code: exitMisused, err: err, hint: "see serve --help"}
@@ -157,6 +167,7 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		go g.RecoverEvery(recovering, recoverEvery)
 	}
 	if httpOptions != nil {
+		httpOptions.Health = g.Health
 		ctx, stop := lab.untilEOF(ctx, e.stdin)
 		defer stop()
 		return serveHTTP(ctx, f.http, server, httpOptions)
