@@ -217,12 +217,13 @@ func (s slots) take() bool {
 func (s slots) give() { <-s }
 
 // Install adds the tools every guarded server has (get_operation_status,
-// fence_operation and list_my_operations) and contains what a handler of any
-// tool could do to the process: a panic, a nil result, internal text in an
-// error. Call it once per server.
+// fence_operation, acknowledge_operation and list_my_operations) and contains
+// what a handler of any tool could do to the process: a panic, a nil result,
+// internal text in an error. Call it once per server.
 func (g *Guard) Install(server *mcp.Server) {
 	g.addStatus(server)
 	g.addFence(server)
+	g.addAcknowledge(server)
 	g.addList(server)
 	server.AddReceivingMiddleware(containMiddleware(g.opts.Logger))
 }
