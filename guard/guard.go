@@ -177,6 +177,8 @@ type Guard struct {
 	writing slots
 	waiting slots
 
+	restores restores
+
 	mu    sync.RWMutex
 	tools map[toolKey]*tool
 }
@@ -195,11 +197,13 @@ func New(store mcpreplay.Store, o *Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: read the ledger: %w", err)
 	}
-	return &Guard{
+	g := &Guard{
 		store: store, opts: opts, info: info, tools: make(map[toolKey]*tool),
 		owner:   rand.Text(),
 		writing: make(slots, opts.MaxInFlight), waiting: make(slots, opts.MaxInFlight),
-	}, nil
+	}
+	g.restores.learn(info)
+	return g, nil
 }
 
 // slots bounds how many do something at once. Nobody waits for one.
