@@ -9,7 +9,7 @@ import (
 	"mcpreplay"
 )
 
-var errLost = errors.New("its id was minted before the ledger was restored, and what was done since the backup is not recorded")
+var errForgotten = errors.New("its id was minted before the ledger was restored, and what was done since the backup is not recorded")
 
 // restores remembers when the ledger was last restored. Only Store.Info tells,
 // and it is asked once for each incarnation.
@@ -59,7 +59,7 @@ func (g *Guard) lost(ctx context.Context, id string, ledger mcpreplay.Info) (boo
 	return minted.Before(restored.Add(maxSkew)), nil
 }
 
-// checkLost fails with errLost if this attempt may be the repeat of one that the
+// checkLost fails with errForgotten if this attempt may be the repeat of one that the
 // restored ledger knows nothing of. Request state that was let in is of this
 // incarnation, and so is its id.
 func (a *attempt) checkLost(ctx context.Context) error {
@@ -73,7 +73,7 @@ func (a *attempt) checkLost(ctx context.Context) error {
 	case err != nil:
 		return a.refuseStore(ctx, err)
 	case lost:
-		return errLost
+		return errForgotten
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func TestSweptResultsAreStillTold(t *testing.T) {
 		t.Fatalf("Sweep() = %+v, %v", swept, err)
 	}
 	res := mustCall(t, cs, "pay", `{"operation_id":"pay-3","amount":4}`)
-	want := fmt.Sprintf("Its result is no longer kept: it had %d bytes with SHA-256 ", len(before.StoredResult))
+	want := fmt.Sprintf("Its result is not kept: it had %d bytes with SHA-256 ", len(before.StoredResult))
 	if !replayed(res) || !strings.Contains(text(res), want) {
 		t.Errorf("the repeat got %q", text(res))
 	}
