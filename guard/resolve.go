@@ -57,6 +57,7 @@ const (
 	ResolveUnclaimed ResolveReason = "unclaimed" // nobody has claimed it now, so nothing runs; a fence is for that
 	ResolveLive      ResolveReason = "live"      // its owner is working on it
 	ResolveEarly     ResolveReason = "early"     // its effect may still happen
+	ResolveDone      ResolveReason = "done"      // a step of it is recorded as done, so not_applied is not true
 	ResolveSettled   ResolveReason = "settled"   // it has another outcome, or another result, for good
 	ResolveResult    ResolveReason = "result"    // the result cannot be stored
 )
@@ -133,6 +134,9 @@ func Resolve(ctx context.Context, s mcpreplay.Store, r Resolution) (rec mcprepla
 		if err := r.permitted(rec); err != nil {
 			return rec, false, err
 		}
+		if err := r.contradicted(ctx, s); err != nil {
+			return rec, false, err
+		}
 		evidence := r.Reason
 		if r.EffectOver {
 			evidence = "the operator vouches that the effect is over: " + evidence
@@ -166,6 +170,24 @@ func (r *Resolution) permitted(rec mcpreplay.Record) error {
 	if wait := rec.Deadline.Add(ResolveSkew).Sub(rec.Ledger.Time); wait > 0 {
 		return &ResolveError{Reason: ResolveEarly, Wait: wait,
 			Detail: fmt.Sprintf("the effect of this operation may still happen for %v", wait.Round(time.Second))}
+	}
+	return nil
+}
+
+// contradicted reports whether the history knows better: a step that is done, and
+// was not undone, is a part that was applied.
+func (r *Resolution) contradicted(ctx context.Context, s mcpreplay.Store) error {
+	if r.Outcome != mcpreplay.StateNotApplied {
+		return nil
+	}
+	events, err := s.Events(ctx, r.Key)
+	if err != nil {
+		return err
+	}
+	for _, step := range mcpreplay.StepsOf(events) {
+		if step.Outcome == mcpreplay.OutcomeSucceeded && step.Compensation != mcpreplay.OutcomeSucceeded {
+			return &ResolveError{Reason: ResolveDone, Detail: fmt.Sprintf("the step %q of this operation is recorded as done", step.Name)}
+		}
 	}
 	return nil
 }

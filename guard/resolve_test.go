@@ -194,6 +194,26 @@ func TestResolutionsAreValidated(t *testing.T) {
 	}
 }
 
+// What the history knows to be done is not "not applied", unless it was undone.
+func TestResolveHeedsSteps(t *testing.T) {
+	f := newFixture(t)
+	rec := f.claim("op-steps", `{"amount":1}`, 0)
+	r := resolution("op-steps", mcpreplay.StateNotApplied, "")
+	r.EffectOver = true
+	for _, kind := range []mcpreplay.EventKind{mcpreplay.EventStep, mcpreplay.EventCompensation} {
+		var err error
+		rec, err = f.store.Advance(t.Context(), mcpreplay.Change{Key: rec.Key, Revision: rec.Revision,
+			Event: mcpreplay.Event{Kind: kind, Step: "charge", Outcome: mcpreplay.OutcomeSucceeded, Actor: "other"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, changed, refused := resolve(f, r)
+		if kind == mcpreplay.EventStep && refused != guard.ResolveDone || kind == mcpreplay.EventCompensation && !changed {
+			t.Errorf("after a %s: changed %v, refused as %q", kind, changed, refused)
+		}
+	}
+}
+
 // Of two operators one settles, and the other is told how.
 func TestOperatorsSettleOnce(t *testing.T) {
 	f := newFixture(t)
