@@ -33,7 +33,7 @@ type resolveFlags struct {
 func newResolve(e *env) *cobra.Command {
 	var f resolveFlags
 	cmd := &cobra.Command{
-		Use:   "resolve OPERATION_ID --principal NAME (--applied | --partial | --not-applied) --reason TEXT --ledger sqlite:PATH",
+		Use:   "resolve OPERATION_ID (--applied | --partial | --not-applied) --principal NAME --reason TEXT",
 		Short: "Settle an operation whose owner is gone, by what you found out",
 		Long: `Records what became of an operation that is in progress and has no live owner: a
 person has looked into the system of record. It is for good. The reason goes into

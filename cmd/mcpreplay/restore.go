@@ -44,7 +44,7 @@ type restoreFlags struct {
 func newRestore(e *env) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
-		Use:   "restore BACKUP --ledger sqlite:PATH --reason TEXT | restore --declare --ledger sqlite:PATH --reason TEXT",
+		Use:   "restore (BACKUP | --declare) --ledger sqlite:PATH --reason TEXT",
 		Short: "Put a backup in the place of a ledger, and say so in it",
 		Long: `Puts a copy of BACKUP where the ledger was, as its next incarnation: a client that
 knows what came after the backup sees that this ledger cannot settle it. The copy

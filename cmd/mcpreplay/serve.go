@@ -61,8 +61,8 @@ before the process exits.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().DurationVar(&f.sweep, "sweep-interval", time.Hour, "about how often results that are no longer needed are dropped; 0: never")
-	cmd.Flags().DurationVar(&f.grace, "sweep-grace", guard.SweepGrace, "how long a result is kept after the time to replay it, unless acknowledged")
+	cmd.Flags().DurationVar(&f.sweep, "sweep-interval", time.Hour, "about how often results nobody needs are dropped; 0: never")
+	cmd.Flags().DurationVar(&f.grace, "sweep-grace", guard.SweepGrace, "how long such a result is kept, unless acknowledged")
 	return cmd
 }
 
