@@ -156,3 +156,30 @@ func TestAnInterruptedSweep(t *testing.T) {
 	}
 	verifyFile(t, path)
 }
+
+// A server sweeps by itself as it runs, and ends when its input does.
+func TestAServerSweeps(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "store.sqlite3")
+	old(t, path, 50)
+	cmd := exec.Command(binary, "serve", "--ledger", "sqlite:"+path, "--backend", "crash", "--key-file", filepath.Join(dir, "keys"),
+		"--sweep-interval", "10ms", "--sweep-grace", "0s")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := openRaw(t, path)
+	left := func() int { return queryInt(t, db, `SELECT count(*) FROM mcpreplay_results`) }
+	for deadline := time.Now().Add(time.Minute); left() > 0 && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	stdin.Close()
+	if err := cmd.Wait(); err != nil || left() != 0 {
+		t.Errorf("the server ended with %v, and %d results are left", err, left())
+	}
+	verifyFile(t, path)
+}
