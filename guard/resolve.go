@@ -201,7 +201,7 @@ func (r *Resolution) settledBefore(rec mcpreplay.Record, result mcpreplay.Result
 		return nil
 	}
 	digest := sha256.Sum256(result.Body)
-	if rec.Result == nil || !bytes.Equal(rec.Result.Digest, digest[:]) || rec.Result.IsError != result.IsError {
+	if rec.Result == nil || !bytes.Equal(rec.Result.Digest, digest[:]) {
 		return &ResolveError{Reason: ResolveSettled, Detail: fmt.Sprintf("the operation is %s already, with another result", rec.State)}
 	}
 	return nil

@@ -403,6 +403,51 @@ func TestRestoreThatIsCutOff(t *testing.T) {
 	}
 }
 
+// A ledger whose server was killed has a part of itself in its log. What is moved
+// aside is whole, also where the restore is cut off and its new name taken away.
+func TestRestoreReplacesWhatWasKilled(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []bool{false, true} {
+		_, backup := backedUp(t)
+		path := newPath(t)
+		writer := spawn(t, "crash", path, "busy")
+		var acknowledged []string
+		for len(acknowledged) < 100 && writer.out.Scan() {
+			acknowledged = append(acknowledged, writer.out.Text())
+		}
+		writer.cmd.Process.Kill()
+		writer.cmd.Wait()
+		if log, err := os.Stat(path + "-wal"); err != nil || log.Size() == 0 {
+			t.Fatalf("there is nothing in its log: %v", err)
+		}
+		whole := path
+		r, err := sqlite.RestoreAt(t.Context(), backup, path, replacing(), func(p string) error {
+			if cut && p == "log aside" {
+				return errCrash
+			}
+			return nil
+		})
+		switch {
+		case !cut && err == nil:
+			whole = r.Replaced
+		case cut && errors.Is(err, errCrash):
+			for _, side := range []string{"", "-wal"} {
+				if err := os.Remove(r.Replaced + side); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+		default:
+			t.Fatal(err)
+		}
+		ids, _ := holds(t, whole)
+		for _, id := range acknowledged {
+			if !slices.Contains(ids, id) {
+				t.Errorf("cut off %v: %s is gone", cut, id)
+			}
+		}
+	}
+}
+
 // A ledger that is damaged beyond opening is moved aside with its log.
 func TestRestoreReplacesWhatIsDamaged(t *testing.T) {
 	t.Parallel()

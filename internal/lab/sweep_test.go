@@ -88,19 +88,20 @@ func TestSweepsBesideAServer(t *testing.T) {
 		return func() bool { return time.Now().After(end) }
 	}
 	alone := pace(after(time.Second))
-	var dropped, ended atomic.Int64
+	var dropped, freed, ended atomic.Int64
 	for range 2 {
 		sweeps.Go(func() {
 			defer ended.Add(1)
 			out, err := exec.Command(binary, "sweep", "--grace", "0s", "--json", "--ledger", "sqlite:"+path).Output()
 			var v struct {
-				Complete bool
-				Dropped  int64
+				Complete       bool
+				Dropped, Bytes int64
 			}
 			if err = errors.Join(err, json.Unmarshal(out, &v)); err != nil || !v.Complete {
 				t.Errorf("sweep: %v %s", err, out)
 			}
 			dropped.Add(v.Dropped)
+			freed.Add(v.Bytes)
 		})
 	}
 	beside := pace(func() bool { return ended.Load() == 2 })
@@ -112,8 +113,8 @@ func TestSweepsBesideAServer(t *testing.T) {
 	}
 	t.Logf("operations a second: %.0f alone, %.0f beside two sweeps of %d results, ratio %.2f", alone, beside, results, beside/alone)
 	db := openRaw(t, path)
-	if got := dropped.Load(); got != results {
-		t.Errorf("the sweeps dropped %d, want each of %d once", got, results)
+	if n, bytes := dropped.Load(), freed.Load(); n != results || bytes != int64(results*len(oldResult)) {
+		t.Errorf("the sweeps dropped %d of %d bytes, want each of %d once", n, bytes, results)
 	}
 	if n := queryInt(t, db, `SELECT count(*) FROM issues`); int64(n) != done.Load() {
 		t.Errorf("%d issues of %d acknowledged calls", n, done.Load())
