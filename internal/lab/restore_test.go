@@ -3,18 +3,22 @@ package lab_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"mcpreplay"
 	"mcpreplay/consumer"
+	"mcpreplay/sqlite"
 )
 
 // operate runs an operator's command on real files.
@@ -182,4 +186,79 @@ func TestAMintedIDOfBeforeARestoreIsUnknown(t *testing.T) {
 		t.Errorf("it was done again: %s", got)
 	}
 	operate(t, dir, "verify", "--ledger", "sqlite:l.db")
+}
+
+// A restore is killed at random moments, again and again. There is always the old
+// ledger or a declared one: what came after the backup is never gone without a new
+// incarnation that says so.
+func TestKilledRestoresLeaveOneOrTheOther(t *testing.T) {
+	dir := t.TempDir()
+	path, backup := filepath.Join(dir, "l.db"), filepath.Join(dir, "monday.db")
+	open := func() *sqlite.Store {
+		t.Helper()
+		s, err := sqlite.Open(path, &sqlite.Options{Backend: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	fence := func(s *sqlite.Store, id string) {
+		t.Helper()
+		if _, err := mcpreplay.Fence(t.Context(), s, mcpreplay.Key{Principal: "alice", ID: id}, "alice", "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open()
+	fence(s, "op-kept")
+	if _, err := s.Backup(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	fence(s, "op-later-1")
+	s.Close()
+	began := time.Now()
+	operate(t, dir, "restore", backup, "--ledger", "sqlite:copy.db", "--reason", "to know how long it takes")
+	whole := time.Since(began)
+	incarnation, restored, cut := int64(1), 0, 0
+	for range 30 {
+		cmd := exec.Command(binary, "restore", backup, "--ledger", "sqlite:"+path, "--replace", "--reason", "the disk broke")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(whole/2 + rand.N(whole)) // when it dies is the variable of this test, so it is drawn
+		cmd.Process.Kill()
+		cmd.Wait()
+		if asides, err := filepath.Glob(path + ".replaced-*"); err != nil {
+			t.Fatal(err)
+		} else if fi, err := os.Stat(path); err != nil {
+			t.Fatalf("there is no ledger: %v", err)
+		} else {
+			for _, aside := range asides { // a second name of the old one has to go
+				if other, err := os.Stat(aside); err == nil && os.SameFile(fi, other) {
+					cut++
+					os.Remove(aside)
+				}
+			}
+		}
+		s := open()
+		info, err := s.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Get(t.Context(), mcpreplay.Key{Principal: "alice", ID: fmt.Sprintf("op-later-%d", incarnation)})
+		switch {
+		case err == nil && info.Incarnation == incarnation:
+		case errors.Is(err, mcpreplay.ErrNotFound) && info.Incarnation == incarnation+1:
+			restored++
+		default:
+			t.Fatalf("incarnation %d after %d, and what came after the backup: %v", info.Incarnation, incarnation, err)
+		}
+		if report, err := mcpreplay.Verify(t.Context(), s); err != nil || !report.Consistent() {
+			t.Errorf("verify: %v, %v", report.Findings, err)
+		}
+		if incarnation = info.Incarnation; err != nil {
+			fence(s, fmt.Sprintf("op-later-%d", incarnation))
+		}
+		s.Close()
+	}
+	t.Logf("of 30 restores %d came about, and %d were cut off with two names", restored, cut)
 }
