@@ -114,11 +114,20 @@ func ledgersOf(refs ...*mcpreplay.LedgerRef) ledgers {
 
 // admit reports whether l is the ledger that is known, and no older than any
 // known state of it. While none is known, every ledger is admitted.
-func (known ledgers) admit(l mcpreplay.LedgerRef) bool {
+func (known ledgers) admit(l mcpreplay.LedgerRef) bool { return known.differ(l) == "" }
+
+// differ says why l is not admitted, for people; "" if it is.
+func (known ledgers) differ(l mcpreplay.LedgerRef) string {
 	for _, k := range known {
-		if !l.Follows(k) {
-			return false
+		switch {
+		case l.Follows(k):
+		case l.Instance != k.Instance:
+			return fmt.Sprintf("it comes from another ledger (instance %s, known is %s)", l.Instance, k.Instance)
+		case l.Incarnation > k.Incarnation:
+			return fmt.Sprintf("the ledger was restored: it is incarnation %d, and the operation went to incarnation %d; what was done between the backup and the restore is not in it", l.Incarnation, k.Incarnation)
+		default:
+			return fmt.Sprintf("it is an older state of the ledger (incarnation %d at position %d, known is incarnation %d at %d)", l.Incarnation, l.Position, k.Incarnation, k.Position)
 		}
 	}
-	return true
+	return ""
 }

@@ -163,9 +163,9 @@ func (c *Consumer) Reconcile(ctx context.Context, s *Session, in Intent) (Outcom
 	if err != nil {
 		return fail(err)
 	}
-	if known := ledgersOf(in.Ledger, journaled.Ledger); !known.admit(obs.Ledger) {
-		return fail(&mcpreplay.ObservationError{Rule: "ledger_changed", Detail: fmt.Sprintf(
-			"it comes from another ledger or an older state of it (%+v, known is %+v)", obs.Ledger, known)})
+	if why := ledgersOf(in.Ledger, journaled.Ledger).differ(obs.Ledger); why != "" {
+		err := &mcpreplay.ObservationError{Rule: "ledger_changed", Detail: why}
+		return unknown(mcpreplay.Verdict{}, "the status does not settle it: "+why, err), err
 	}
 	return c.observed(ctx, in, obs, last.reply)
 }

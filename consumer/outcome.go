@@ -143,7 +143,7 @@ func (o Outcome) settles(known ledgers) (ok bool, why string) {
 	case o.Mark == nil && len(known) > 0:
 		return false, "its result does not say which ledger it comes from"
 	case o.Mark != nil && !known.admit(o.Mark.Ledger):
-		return false, "its result comes from another ledger, or from an older state of it"
+		return false, "its result does not settle it: " + known.differ(o.Mark.Ledger)
 	}
 	return true, ""
 }

@@ -78,6 +78,12 @@ func (a *attempt) answer(ctx context.Context) (*mcp.CallToolResult, error) {
 		return nil, a.refuse(mcpreplay.ReasonRequestState, a.stale)
 	case a.op.ID == "" && !a.mayHandshake():
 		return nil, a.refuse(mcpreplay.ReasonIDRequired, nil)
+	default:
+		if err := a.checkLost(ctx); errors.Is(err, errForgotten) {
+			return a.unknown(err), nil
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	if res, err := a.nextRound(ctx); res != nil || err != nil {
 		return res, err

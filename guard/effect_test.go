@@ -233,7 +233,7 @@ func TestDescriptionsTellModelsToReuseTheID(t *testing.T) {
 			t.Errorf("%s lacks a title, a hint or an output schema", tool.Name)
 		}
 	}
-	if len(tools.Tools) != 4 {
-		t.Errorf("%d tools, want 4", len(tools.Tools))
+	if len(tools.Tools) != 5 {
+		t.Errorf("%d tools, want 5", len(tools.Tools))
 	}
 }

@@ -193,6 +193,8 @@ type Guard struct {
 	writing slots
 	waiting slots
 
+	restores restores
+
 	mu    sync.RWMutex
 	tools map[toolKey]*tool
 }
@@ -215,11 +217,13 @@ func New(store mcpreplay.Store, o *Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guard: telemetry: %w", err)
 	}
-	return &Guard{
+	g := &Guard{
 		store: measured{store, tell}, opts: opts, info: info, tell: tell, tools: make(map[toolKey]*tool),
 		owner:   rand.Text(),
 		writing: make(slots, opts.MaxInFlight), waiting: make(slots, opts.MaxInFlight),
-	}, nil
+	}
+	g.restores.learn(info)
+	return g, nil
 }
 
 // slots bounds how many do something at once. Nobody waits for one.
@@ -237,12 +241,13 @@ func (s slots) take() bool {
 func (s slots) give() { <-s }
 
 // Install adds the tools every guarded server has (get_operation_status,
-// fence_operation and list_my_operations) and contains what a handler of any
-// tool could do to the process: a panic, a nil result, internal text in an
-// error. Call it once per server.
+// fence_operation, acknowledge_operation and list_my_operations) and contains
+// what a handler of any tool could do to the process: a panic, a nil result,
+// internal text in an error. Call it once per server.
 func (g *Guard) Install(server *mcp.Server) {
 	g.addStatus(server)
 	g.addFence(server)
+	g.addAcknowledge(server)
 	g.addList(server)
 	server.AddReceivingMiddleware(containMiddleware(g.opts.Logger))
 }

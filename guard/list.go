@@ -38,7 +38,7 @@ func (g *Guard) addList(server *mcp.Server) {
 		Name:        listTool,
 		Description: "Lists your own operations, newest first: for finding the operation_id of a call whose reply was lost. A call that is not listed was not recorded, which does not prove that nothing was done.",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{
-"state":{"type":"string","enum":["in_progress","awaiting_input","applied","partial","not_applied"]},
+"state":{"type":"string","enum":["in_progress","released","awaiting_input","applied","partial","not_applied"]},
 "tool":{"type":"string","maxLength":128},
 "since":{"type":"string","maxLength":64,"description":"RFC 3339: only operations first recorded at or after."},
 "cursor":{"type":"string","maxLength":32,"description":"nextCursor of the page before."}},"additionalProperties":false}`),

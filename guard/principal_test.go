@@ -81,10 +81,12 @@ func TestPrincipalsOverHTTPAreApart(t *testing.T) {
 		}
 	}
 	// What bob sees of alice's operation is what he sees of none.
-	_, taken := post(t, ts.URL, bobToken, "get_operation_status", ask)
-	_, absent := post(t, ts.URL, bobToken, "get_operation_status", `"arguments":{"operation_id":"pay-2"}`)
-	if strings.ReplaceAll(absent, "pay-2", "pay-1") != taken || !strings.Contains(taken, `"state":"unknown"`) {
-		t.Errorf("bob's status of a taken and of an absent id:\n%s\n%s", taken, absent)
+	for _, tool := range []string{"get_operation_status", "acknowledge_operation"} {
+		_, taken := post(t, ts.URL, bobToken, tool, ask)
+		_, absent := post(t, ts.URL, bobToken, tool, `"arguments":{"operation_id":"pay-2"}`)
+		if strings.ReplaceAll(absent, "pay-2", "pay-1") != taken || !strings.Contains(taken, `"state":"unknown"`) {
+			t.Errorf("%s, told to bob of a taken and of an absent id:\n%s\n%s", tool, taken, absent)
+		}
 	}
 	if _, list := post(t, ts.URL, bobToken, "list_my_operations", `"arguments":{}`); !strings.Contains(list, `"operations":[]`) {
 		t.Errorf("bob's list: %s", list)
@@ -129,7 +131,7 @@ func TestHTTPWithoutAuthenticationIsNobody(t *testing.T) {
 	server := payServer(f, nil)
 	ts := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
 	defer ts.Close()
-	for _, tool := range []string{"pay", "get_operation_status", "fence_operation", "list_my_operations"} {
+	for _, tool := range []string{"pay", "get_operation_status", "fence_operation", "acknowledge_operation", "list_my_operations"} {
 		code, body := post(t, ts.URL, "", tool, `"arguments":{"operation_id":"pay-1","amount":1}`)
 		if code != 400 || !strings.Contains(body, "principal_required") {
 			t.Errorf("%s: %d %s, want principal_required", tool, code, body)

@@ -77,6 +77,11 @@ func (g *Guard) fence(ctx context.Context, key mcpreplay.Key, reason string) err
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Wait)
 	defer cancel()
+	if may, err := g.mayFence(bounded, key); err != nil {
+		return &refusal{reason: mcpreplay.ReasonUnavailable, operation: key.ID, why: err}
+	} else if !may {
+		return nil // it stays unknown
+	}
 	_, err := mcpreplay.Fence(bounded, g.store, key, key.Principal, reason)
 	switch {
 	case err == nil:

@@ -141,11 +141,8 @@ func encodeResult(out any, schema *jsonschema.Resolved, limit int) (mcpreplay.Re
 	if res == nil {
 		res = &mcp.CallToolResult{}
 	}
-	if res.InputRequests != nil || res.RequestState != "" {
-		return mcpreplay.Result{}, errors.New("an effect cannot ask: declare its questions with guard.Ask")
-	}
-	if _, taken := res.Meta[mcpreplay.MetaOperation]; taken {
-		return mcpreplay.Result{}, fmt.Errorf("the result's _meta has a %q of its own", mcpreplay.MetaOperation)
+	if err := storable(res); err != nil {
+		return mcpreplay.Result{}, err
 	}
 	body, err := json.Marshal(res)
 	if err == nil {

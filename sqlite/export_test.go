@@ -35,6 +35,7 @@ func OpenRaw(path string) (*sql.DB, error) {
 
 var (
 	VersionOK  = versionOK
+	RestoreAt  = restore
 	Migrations = migrations
 )
 

@@ -28,7 +28,8 @@ func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpre
 	if p.Limit > 0 {
 		limit = min(p.Limit, sweepLimit)
 	}
-	var old []int64
+	type result struct{ seq, size int64 }
+	var old []result
 	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
 		st, _, err := c.raw.Prepare(sqlOld)
 		if err != nil {
@@ -41,8 +42,7 @@ func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpre
 			until := timeAt(st, 1)
 			over := !until.IsZero() && !info.Time.Before(until.Add(p.Grace.Truncate(time.Microsecond)))
 			if over || p.Acknowledged && st.ColumnBool(2) {
-				old = append(old, st.ColumnInt64(0))
-				swept.Bytes += st.ColumnInt64(3)
+				old = append(old, result{st.ColumnInt64(0), st.ColumnInt64(3)})
 			}
 		}, p.After, int64(limit))
 	})
@@ -58,12 +58,15 @@ func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpre
 	// Neither a deadline nor an acknowledgement is ever taken back, so what was
 	// found holds when it is dropped. Another sweep may have been faster.
 	err = s.write(ctx, func(_ context.Context, c *conn) (bool, error) {
-		swept.Dropped = 0
-		for _, seq := range old {
-			if err := c.drop.run(nil, seq); err != nil {
+		swept.Dropped, swept.Bytes = 0, 0
+		for _, r := range old {
+			if err := c.drop.run(nil, r.seq); err != nil {
 				return false, err
 			}
-			swept.Dropped += int(c.raw.Changes())
+			if c.raw.Changes() > 0 {
+				swept.Dropped++
+				swept.Bytes += r.size
+			}
 		}
 		return swept.Dropped > 0, nil
 	})

@@ -110,6 +110,10 @@ func steady(text string) string {
 func TestOutputIsTheContract(t *testing.T) {
 	t.Parallel()
 	good, bad := exampleLedger(t, false), exampleLedger(t, true)
+	result := filepath.Join(t.TempDir(), "result.json")
+	if err := os.WriteFile(result, []byte(`{"content":[{"type":"text","text":"paid by hand"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	fence := []string{"--principal", "alice", "--reason", "gave up", "--ledger", good}
 	tests := []struct {
 		golden string
@@ -125,6 +129,9 @@ func TestOutputIsTheContract(t *testing.T) {
 		{"fence-placed", exitFine, append([]string{"fence", "absent-1"}, fence...)},
 		{"fence-too-late", exitFailed, append([]string{"fence", "applied-1"}, fence...)},
 		{"fence-in-progress", exitUnknown, append([]string{"fence", "running-1"}, fence...)},
+		{"resolve-applied", exitFine, append([]string{"resolve", "running-1", "--applied", "--result", result, "--by", "olga"}, fence...)},
+		{"sweep-all", exitFine, []string{"sweep", "--grace", "0s", "--ledger", good}},
+		{"status-dropped", exitFine, []string{"status", "running-1", "--ledger", good}},
 		{"lab-vectors", exitFine, []string{"lab", "vectors"}},
 	}
 	for _, tt := range tests { // one after the other: fences change the ledger
@@ -201,7 +208,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 		}
 	}
 	walk(newRoot(&env{getenv: os.Getenv}))
-	for _, v := range []any{statusView{}, recoveryView{}, keyView{}, verifyView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, vectors.Result{}} {
+	for _, v := range []any{statusView{}, recoveryView{}, keyView{}, verifyView{}, resolveView{}, sweepView{}, backupView{}, restoreView{}, attemptView{}, labView{}, evidence.CellSpec{}, lab.Summary{}, archive.Summary{}, vectors.Result{}} {
 		for _, name := range members(reflect.TypeOf(v)) {
 			if !strings.Contains(doc, "`"+name+"`") {
 				t.Errorf("docs/cli.md does not mention the member %s", name)
@@ -278,6 +285,10 @@ func TestCommandsRefuseALedgerOfANewerVersion(t *testing.T) {
 		{"status", "applied-1"},
 		{"fence", "absent-1", "--principal", "alice", "--reason", "gave up"},
 		{"verify"},
+		{"resolve", "running-1", "--principal", "alice", "--partial", "--reason", "seen"},
+		{"sweep"},
+		{"backup", filepath.Join(t.TempDir(), "b.db")},
+		{"restore", "--declare", "--reason", "snapshot"},
 	} {
 		got := command("", nil, append(args, "--ledger", ledger)...)
 		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "newer than") || !strings.Contains(got.stderr, "l.db") {

@@ -9,14 +9,11 @@ import (
 	"unicode/utf8"
 
 	"mcpreplay"
+	"mcpreplay/guard"
 	"mcpreplay/sqlite"
 
 	"github.com/spf13/cobra"
 )
-
-// maxReason bounds what is recorded as the reason of a fence, in bytes, as the
-// fence_operation tool does.
-const maxReason = 1000
 
 // fenceWait bounds the wait for a ledger that others are writing to.
 const fenceWait = 25 * time.Second
@@ -41,7 +38,7 @@ the outcome is unknown.`,
 			if err := checkFence(key, reason); err != nil {
 				return err
 			}
-			s, err := openForFence(cmd.Context(), ledger)
+			s, err := openToWrite(cmd.Context(), ledger)
 			if err != nil {
 				return err
 			}
@@ -73,15 +70,15 @@ func checkFence(key mcpreplay.Key, reason string) error {
 	if strings.TrimSpace(reason) == "" {
 		return misused("say it with --reason TEXT: a fence is for good, and someone will ask", "no reason given")
 	}
-	if len(reason) > maxReason || !utf8.ValidString(reason) {
-		return misused("", "the reason must be at most %d bytes of UTF-8", maxReason)
+	if len(reason) > guard.MaxReason || !utf8.ValidString(reason) {
+		return misused("", "the reason must be at most %d bytes of UTF-8", guard.MaxReason)
 	}
 	return nil
 }
 
-// openForFence opens a ledger that exists for writing. Only a look at it tells
+// openToWrite opens a ledger that exists for writing. Only a look at it tells
 // its backend, and only a ledger that was there is opened.
-func openForFence(ctx context.Context, ledger string) (*sqlite.Store, error) {
+func openToWrite(ctx context.Context, ledger string) (*sqlite.Store, error) {
 	look, err := openReadOnly(ledger)
 	if err != nil {
 		return nil, err

@@ -38,6 +38,8 @@ type serveFlags struct {
 	retention time.Duration
 	state     time.Duration
 	maxJump   time.Duration
+	sweep     time.Duration
+	grace     time.Duration
 }
 
 func newServe(e *env) *cobra.Command {
@@ -46,8 +48,8 @@ func newServe(e *env) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve the guarded issue tracker over stdio or HTTP",
 		Long: `Serve the issue tracker of the demo: create_guarded_issue, get_operation_status,
-fence_operation and list_my_operations, over standard input and output or, with
---http, over streamable HTTP. Issues and ledger are in one SQLite file.
+fence_operation, acknowledge_operation and list_my_operations, over standard input
+and output or, with --http, over streamable HTTP. Issues and ledger are in one SQLite file.
 
 At the end of input and on SIGTERM every accepted call is finished and answered
 before the process exits.`,
@@ -60,6 +62,8 @@ before the process exits.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().DurationVar(&f.sweep, "sweep-interval", time.Hour, "about how often results nobody needs are dropped; 0: never")
+	cmd.Flags().DurationVar(&f.grace, "sweep-grace", guard.SweepGrace, "how long such a result is kept, unless acknowledged")
 	return cmd
 }
 
@@ -96,6 +100,9 @@ func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
 		if value <= 0 {
 			return misused("give it as a duration, such as 15m", "--%s is not above zero", name)
 		}
+	}
+	if f.sweep < 0 || f.grace < 0 {
+		return misused("give it as a duration, such as 1h, or 0", "--sweep-interval or --sweep-grace is below zero")
 	}
 	if f.retention < f.authority && !lab {
 		return misused("a result must be replayable at least as long as it may be written", "--replay-retention %v is shorter than --authority-ttl %v", f.retention, f.authority)
@@ -166,6 +173,7 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		defer stop()
 		go g.RecoverEvery(recovering, recoverEvery)
 	}
+	defer f.sweeping(ctx, wrapped, log)()
 	if httpOptions != nil {
 		httpOptions.Health = g.Health
 		ctx, stop := lab.untilEOF(ctx, e.stdin)
@@ -176,6 +184,23 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		return failed(err, "calls may have been cut off: ask get_operation_status what became of them")
 	}
 	return nil
+}
+
+// sweeping drops results that are no longer needed for as long as the server runs.
+// The lab's servers do not: what they leave is compared.
+func (f *serveFlags) sweeping(ctx context.Context, s mcpreplay.Store, log *slog.Logger) (stop func()) {
+	if f.sweep == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		guard.SweepEvery(ctx, s, guard.Sweeping{
+			Interval: f.sweep, Policy: mcpreplay.SweepPolicy{Grace: f.grace, Acknowledged: true}, Logger: log,
+		})
+	}()
+	return func() { cancel(); <-done }
 }
 
 func serveHTTP(ctx context.Context, addr string, server *mcp.Server, o *guard.HTTPOptions) error {

@@ -151,7 +151,7 @@ func verifyLedger(ctx context.Context, s mcpreplay.Store) (*verifyView, error) {
 		return nil, fmt.Errorf("verify the ledger: %w", err)
 	}
 	v := &verifyView{
-		Ledger:     ledgerView{Backend: info.Backend, LedgerRef: info.Ref(), Time: timeText(info.Time)},
+		Ledger:     viewLedger(info),
 		Consistent: r.Consistent(),
 		Operations: r.Operations,
 		Events:     r.Events,

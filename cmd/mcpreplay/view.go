@@ -33,6 +33,8 @@ type recordView struct {
 	Revision       int64           `json:"revision"`
 	Owner          string          `json:"owner"`
 	Live           bool            `json:"live"`
+	Attempt        int64           `json:"attempt"`
+	Acknowledged   bool            `json:"acknowledged"`
 	Effect         string          `json:"effect"`
 	Result         *resultView     `json:"result"`
 	KeyID          string          `json:"keyId"`
@@ -42,6 +44,7 @@ type recordView struct {
 	UpdatedAt      string          `json:"updatedAt"`
 	AuthorityUntil *string         `json:"authorityUntil"`
 	RetentionUntil *string         `json:"retentionUntil"`
+	EffectUntil    *string         `json:"effectUntil"`
 }
 
 type resultView struct {
@@ -67,6 +70,7 @@ func viewRecord(rec mcpreplay.Record) *recordView {
 	v := &recordView{
 		OperationID: rec.ID, Principal: rec.Principal, Tool: rec.Tool, ToolVersion: rec.Version,
 		State: rec.State, Fenced: rec.Fenced, Revision: rec.Revision, Owner: rec.Owner, Live: rec.Live,
+		Attempt: rec.Attempt, Acknowledged: rec.Acknowledged, EffectUntil: deadline(rec.Deadline),
 		Effect: rec.Effect, KeyID: rec.Digests.KeyID, Seq: rec.Seq, Position: rec.Position,
 		CreatedAt: timeText(rec.CreatedAt), UpdatedAt: timeText(rec.UpdatedAt),
 		AuthorityUntil: deadline(rec.Authority), RetentionUntil: deadline(rec.Retention),
@@ -146,6 +150,9 @@ func (v *statusView) print(w io.Writer) error {
 		if r.Owner != "" && !r.State.Final() {
 			row("owner", "%s, %s", plain(r.Owner), map[bool]string{true: "alive", false: "without a lease"}[r.Live])
 		}
+		if r.EffectUntil != nil && !r.State.Final() {
+			row("effect until", "%s", *r.EffectUntil)
+		}
 		if r.Result != nil {
 			row("result", "%s", v.result())
 		}
@@ -165,6 +172,9 @@ func (v *statusView) result() string {
 	text := fmt.Sprintf("%d bytes, SHA-256 %s", r.Size, r.Digest)
 	if r.IsError {
 		text = "an error, " + text
+	}
+	if v.Record.Acknowledged {
+		text += ", acknowledged"
 	}
 	body := string(v.body)
 	switch {

@@ -16,7 +16,7 @@ func (c *cell) checkOlder() (facts Facts) {
 	for _, call := range c.calls {
 		o := c.operation(call.Operation())
 		if o == nil || o.Tool == "" || call.Params.RequestState != nil || call.Method != "tools/call" ||
-			call.Params.Name == statusTool || call.Params.Name == "fence_operation" ||
+			call.Params.Name == statusTool || call.Params.Name == fenceTool || call.Params.Name == acknowledgeTool ||
 			o.Principal != c.principal(call) || !call.Process.guarded() || !call.Process.older() {
 			continue
 		}

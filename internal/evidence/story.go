@@ -136,7 +136,7 @@ func (c *cell) outcome(call *Call) string {
 		return errorText(call.Reply.Error)
 	}
 	switch call.Params.Name {
-	case statusTool, fenceTool:
+	case statusTool, fenceTool, acknowledgeTool:
 		if text, ok := c.status(call); ok {
 			return text
 		}
@@ -149,8 +149,9 @@ func (c *cell) outcome(call *Call) string {
 }
 
 const (
-	statusTool = "get_operation_status"
-	fenceTool  = "fence_operation"
+	statusTool      = "get_operation_status"
+	fenceTool       = "fence_operation"
+	acknowledgeTool = "acknowledge_operation"
 )
 
 func (c *cell) resultText(result json.RawMessage) string {

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"mcpreplay"
+	"mcpreplay/guard"
+)
+
+// unsure is a ledger that does not confirm its commits.
+type unsure struct{ mcpreplay.Store }
+
+func (unsure) Advance(context.Context, mcpreplay.Change) (mcpreplay.Record, error) {
+	return mcpreplay.Record{}, fmt.Errorf("%w: the disk failed", mcpreplay.ErrUnknown)
+}
+
+// ended is the exit code and what it is about.
+func ended(err error) (int, string) {
+	var failure *commandError
+	if !errors.As(err, &failure) {
+		return exitFine, ""
+	}
+	return failure.code, fmt.Sprint(failure.err)
+}
+
+// A commit that is not confirmed is neither a success nor a refusal: exit code 3.
+func TestAnUnconfirmedResolutionIsUnknown(t *testing.T) {
+	t.Parallel()
+	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var stdout, stderr bytes.Buffer
+	e := &env{stdout: &stdout, stderr: &stderr, getenv: os.Getenv}
+	r := guard.Resolution{Key: mcpreplay.Key{Principal: "alice", ID: "running-1"}, Outcome: mcpreplay.StatePartial, EffectOver: true, Actor: "olga", Reason: "seen"}
+	if code, text := ended(resolve(t.Context(), e, unsure{s}, r, true)); code != exitUnknown || !strings.HasPrefix(text, "whether it was settled is unknown") || stdout.Len() > 0 {
+		t.Errorf("exit %d: %s %s", code, text, stdout.String())
+	}
+	if code, _ := ended(resolve(t.Context(), e, s, r, true)); code != exitFine || !strings.HasPrefix(stdout.String(), "{\n  \"changed\": true,\n") {
+		t.Errorf("again: exit %d, %.40q", code, stdout.String())
+	}
+}
+
+// A sweep that is stopped says how far it came, and that this is not the end.
+func TestAStoppedSweepSaysSo(t *testing.T) {
+	t.Parallel()
+	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stdout bytes.Buffer
+	code, text := ended(sweep(ctx, &env{stdout: &stdout, stderr: &stdout}, s, mcpreplay.SweepPolicy{}, true))
+	if code != exitFailed || text != "stopped before the end" || !strings.HasPrefix(stdout.String(), "{\n  \"complete\": false,\n") {
+		t.Errorf("exit %d: %s %s", code, text, stdout.String())
+	}
+}
+
+// Only a ledger in a file is copied by this program, and what cannot be declared is
+// not said to be.
+func TestOtherLedgersAreBackedUpByTheirDatabase(t *testing.T) {
+	t.Parallel()
+	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if code, text := ended(backup(t.Context(), &env{}, unsure{s}, "out.db", false)); code != exitMisused || !strings.Contains(text, "only a ledger in a file") {
+		t.Errorf("exit %d: %s", code, text)
+	}
+}
+
+func TestTheOperatorIsSomebody(t *testing.T) {
+	t.Parallel()
+	if by, err := operator(""); err != nil || by == "" {
+		t.Errorf("operator = %q, %v", by, err)
+	}
+	if by, err := operator("olga"); err != nil || by != "olga" {
+		t.Errorf("operator = %q, %v", by, err)
+	}
+	if code, _ := ended(func() error { _, err := operator("ol\nga"); return err }()); code != exitMisused {
+		t.Errorf("exit %d for a name with a line end", code)
+	}
+}

@@ -1,0 +1,126 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mcpreplay"
+	"mcpreplay/guard"
+	"mcpreplay/sqlite"
+)
+
+// After a sweep a repeat and status still say that it was done, with digest and
+// size, and the ledger still verifies (the fixture proves it at the end).
+func TestSweptResultsAreStillTold(t *testing.T) {
+	f := newFixture(t)
+	cs := connect(t, payServer(f, func(o *guard.Options) { o.Retention = time.Hour }), nil)
+	const n = 7
+	for i := range n {
+		mustCall(t, cs, "pay", fmt.Sprintf(`{"operation_id":"pay-%d","amount":%d}`, i, i+1))
+	}
+	mustCall(t, cs, "acknowledge_operation", `{"operation_id":"pay-3"}`)
+	mustCall(t, cs, "acknowledge_operation", `{"operation_id":"pay-3"}`)
+	before := status(t, cs, "pay-3")
+	if _, err := guard.Sweep(t.Context(), f.store, mcpreplay.SweepPolicy{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if obs := status(t, cs, "pay-3"); obs.ResultDropped != nil {
+		t.Fatal("dropped within its retention, and acknowledgements were not to count")
+	}
+	swept, err := guard.Sweep(t.Context(), f.store, mcpreplay.SweepPolicy{Acknowledged: true}, nil)
+	if err != nil || swept.Looked != n || swept.Dropped != 1 || swept.Next != 0 || swept.Bytes != int64(len(before.StoredResult)) {
+		t.Fatalf("Sweep() = %+v, %v", swept, err)
+	}
+	res := mustCall(t, cs, "pay", `{"operation_id":"pay-3","amount":4}`)
+	want := fmt.Sprintf("Its result is not kept: it had %d bytes with SHA-256 ", len(before.StoredResult))
+	if !replayed(res) || !strings.Contains(text(res), want) {
+		t.Errorf("the repeat got %q", text(res))
+	}
+	obs := status(t, cs, "pay-3")
+	if obs.State != mcpreplay.StateApplied || obs.ResultDropped == nil || obs.ResultDropped.Size != int64(len(before.StoredResult)) ||
+		!strings.Contains(text(res), obs.ResultDropped.Digest) {
+		t.Errorf("status tells %+v", obs)
+	}
+
+	// The rest goes an hour after retention has passed, three at a time.
+	f.clock.Add(2*3600 - 1)
+	policy := mcpreplay.SweepPolicy{Grace: time.Hour, Limit: 3}
+	if swept, err := guard.Sweep(t.Context(), f.store, policy, nil); err != nil || swept.Dropped != 0 {
+		t.Errorf("within the grace: %+v, %v", swept, err)
+	}
+	f.clock.Add(1)
+	chunks := 0
+	swept, err = guard.Sweep(t.Context(), f.store, policy, func(mcpreplay.Swept) { chunks++ })
+	if err != nil || swept.Dropped != n-1 || chunks < 2 {
+		t.Errorf("Sweep() = %+v in %d chunks, %v", swept, chunks, err)
+	}
+	if got := strings.Count(f.payments(""), "\n"); got != n {
+		t.Errorf("%d effects, want %d", got, n)
+	}
+}
+
+// A sweep that is stopped says where it was, and goes on from there.
+func TestASweepStopsBetweenChunks(t *testing.T) {
+	f := newFixture(t)
+	cs := connect(t, payServer(f, func(o *guard.Options) { o.Retention, o.AuthorityTTL = time.Hour, time.Hour }), nil)
+	for i := range 6 {
+		mustCall(t, cs, "pay", fmt.Sprintf(`{"operation_id":"pay-%d","amount":1}`, i))
+	}
+	f.clock.Add(3600)
+	ctx, stop := context.WithCancel(t.Context())
+	policy := mcpreplay.SweepPolicy{Limit: 2}
+	swept, err := guard.Sweep(ctx, f.store, policy, func(mcpreplay.Swept) { stop() })
+	if !errors.Is(err, context.Canceled) || swept.Dropped != 2 || swept.Next == 0 {
+		t.Fatalf("stopped: %+v, %v", swept, err)
+	}
+	policy.After = swept.Next
+	if rest, err := guard.Sweep(t.Context(), f.store, policy, nil); err != nil || rest.Dropped != 4 || rest.Next != 0 {
+		t.Errorf("the rest: %+v, %v", rest, err)
+	}
+}
+
+// flaky is a ledger whose first sweep fails.
+type flaky struct {
+	*sqlite.Store
+	once sync.Once
+}
+
+func (s *flaky) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpreplay.Swept, err error) {
+	failed := false
+	s.once.Do(func() { failed = true })
+	if failed {
+		return swept, fmt.Errorf("%w: the disk is full", mcpreplay.ErrUnavailable)
+	}
+	return s.Store.Sweep(ctx, p)
+}
+
+// A server sweeps as it runs: what fails is logged, and tried again.
+func TestSweepEvery(t *testing.T) {
+	f := newFixture(t)
+	cs := connect(t, payServer(f, nil), nil)
+	mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":1}`)
+	mustCall(t, cs, "acknowledge_operation", `{"operation_id":"pay-1"}`)
+	var log bytes.Buffer
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		guard.SweepEvery(ctx, &flaky{Store: f.store}, guard.Sweeping{Interval: time.Millisecond,
+			Policy: mcpreplay.SweepPolicy{Acknowledged: true}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	}()
+	for status(t, cs, "pay-1").ResultDropped == nil && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	<-done
+	if status(t, cs, "pay-1").ResultDropped == nil || !strings.Contains(log.String(), "sweep failed") {
+		t.Errorf("it was not swept, or what failed was not logged: %s", log.String())
+	}
+}
