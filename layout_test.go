@@ -27,7 +27,9 @@ var mayImport = map[string][]string{
 	".":                         {},
 	"internal/rules":            {"."},
 	"sqlite":                    {".", "internal/rules"},
+	"postgres":                  {".", "internal/rules"},
 	"storetest":                 {"."},
+	"internal/pgtest":           {},
 	"faults":                    {"."},
 	"guard":                     {"."},
 	"consumer":                  {"."},
@@ -50,10 +52,11 @@ var mayBeIn = map[string][]string{
 	"github.com/google/jsonschema-go":        {"guard"},
 	"github.com/segmentio/encoding":          {"guard"},
 	"github.com/ncruces/go-sqlite3":          {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
+	"github.com/jackc/pgx":                   {"postgres", "internal/pgtest"},
 	"github.com/spf13/cobra":                 {"cmd/mcpreplay"},
 	"github.com/google/go-cmp":               {"storetest"},
 	"github.com/anishathalye/porcupine":      {"storetest"},
-	"testing":                                {"storetest"},
+	"testing":                                {"storetest", "internal/pgtest"},
 }
 
 // Sizes at which a file or a function has to be split.
