@@ -62,8 +62,11 @@ func TestEffectMayNotEndTheTransaction(t *testing.T) {
 		"DO $$ BEGIN COMMIT; END $$", "VACUUM",
 	} {
 		for name, send := range map[string]body{
-			"Exec":   func(ctx context.Context, tx *postgres.Tx) error { _, err := tx.Exec(ctx, stmt); return err },
-			"simple": func(ctx context.Context, tx *postgres.Tx) error { _, err := tx.Exec(ctx, stmt, pgx.QueryExecModeSimpleProtocol); return err },
+			"Exec": func(ctx context.Context, tx *postgres.Tx) error { _, err := tx.Exec(ctx, stmt); return err },
+			"simple": func(ctx context.Context, tx *postgres.Tx) error {
+				_, err := tx.Exec(ctx, stmt, pgx.QueryExecModeSimpleProtocol)
+				return err
+			},
 			"Query": func(ctx context.Context, tx *postgres.Tx) error {
 				rows, err := tx.Query(ctx, stmt)
 				rows.Close()

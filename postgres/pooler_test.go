@@ -2,8 +2,10 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -29,14 +31,23 @@ func database(t testing.TB, at string) string {
 // TestPooler: between a pooler's transactions the connection is another one, and it
 // is somebody else's.
 func TestPooler(t *testing.T) {
-	server := pgtest.Shared(t)
-	bouncer := server.Bouncer(t)
+	direct := newDatabase(t)
+	var names []string
+	for i := range 50 {
+		names = append(names, fmt.Sprintf("pooled_%d", i))
+	}
+	bouncer := pgtest.Shared(t).Bouncer(t, database(t, direct), names...)
+	var next atomic.Int64
 	// The pooler ends after the parallel parts.
 	t.Run("transaction", func(t *testing.T) {
 		open := func(t *testing.T) mcpreplay.Applier[*postgres.Tx] {
-			direct := newDatabase(t)
-			setup(t, newPool(t, direct), nil)
-			return openPool(t, newPool(t, bouncer.URL(database(t, direct))), nil)
+			name := names[next.Add(1)-1]
+			if _, err := newPool(t, direct).Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
+				t.Fatal(err)
+			}
+			opts := &postgres.Options{Schema: "ledger of " + name}
+			setup(t, newPool(t, direct+"&search_path="+name), opts)
+			return openPool(t, newPool(t, bouncer.URL(name)), opts)
 		}
 		storetest.Run(t, func(t *testing.T) mcpreplay.Store { return open(t) })
 		storetest.RunApplier(t, open, kit)
@@ -89,8 +100,9 @@ func TestWithFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	url := newDatabase(t)
 	open := func(t *testing.T) mcpreplay.Applier[*postgres.Tx] {
-		s := openStore(t, newDatabase(t), nil)
+		s := openBeside(t, url)
 		return faults.Wrap[*postgres.Tx](s, fault, faults.Hooks{Exit: func(int) {}})
 	}
 	storetest.Run(t, func(t *testing.T) mcpreplay.Store { return open(t) })

@@ -2,7 +2,9 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,13 +23,29 @@ func TestMain(m *testing.M) {
 }
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) mcpreplay.Store { return openStore(t, newDatabase(t), nil) })
+	url := newDatabase(t)
+	storetest.Run(t, func(t *testing.T) mcpreplay.Store { return openBeside(t, url) })
 }
 
 var kit = storetest.Kit[*postgres.Tx]{Write: writeRow, Count: countRows}
 
 func TestApplier(t *testing.T) {
-	storetest.RunApplier(t, func(t *testing.T) mcpreplay.Applier[*postgres.Tx] { return openStore(t, newDatabase(t), nil) }, kit)
+	url := newDatabase(t)
+	storetest.RunApplier(t, func(t *testing.T) mcpreplay.Applier[*postgres.Tx] { return openBeside(t, url) }, kit)
+}
+
+var ledgers atomic.Int64
+
+// openBeside opens a new ledger in a database that has others, with an application
+// of its own: to make a database takes longer than most tests.
+func openBeside(t testing.TB, url string) *postgres.Store {
+	t.Helper()
+	n := ledgers.Add(1)
+	app := fmt.Sprintf("app_%d", n)
+	if _, err := newPool(t, url).Exec(t.Context(), "CREATE SCHEMA "+app); err != nil {
+		t.Fatal(err)
+	}
+	return openStore(t, url+"&search_path="+app, &postgres.Options{Schema: fmt.Sprintf("ledger %d", n)})
 }
 
 // newDatabase is a database of its own on the shared server.

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,8 +22,10 @@ type Bouncer struct {
 	port int
 }
 
-// Bouncer starts a pgbouncer in front of s, which ends with the test.
-func (s *Server) Bouncer(t testing.TB) *Bouncer {
+// Bouncer starts a pgbouncer in front of one database of s, which ends with the test.
+// It has the database under several names, of which each has a schema of that name as
+// its search_path.
+func (s *Server) Bouncer(t testing.TB, database string, names ...string) *Bouncer {
 	t.Helper()
 	path := "/usr/sbin/pgbouncer" // which is in nobody's path but root's
 	if _, err := os.Stat(path); err != nil {
@@ -40,22 +41,23 @@ func (s *Server) Bouncer(t testing.TB) *Bouncer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	config := fmt.Sprintf(`[databases]
-* = host=127.0.0.1 port=%d
-[pgbouncer]
+	var config strings.Builder
+	config.WriteString("[databases]\n")
+	for _, name := range names {
+		// Under auth_type any everybody is whom the line names.
+		fmt.Fprintf(&config, "%s = host=127.0.0.1 port=%d dbname=%s user=postgres connect_query='SET search_path TO %s'\n", name, s.Port, database, name)
+	}
+	fmt.Fprintf(&config, `[pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 8
+default_pool_size = 4
 max_client_conn = 500
-ignore_startup_parameters = extra_float_digits
-`, s.Port, port)
-	// Under auth_type any everybody is whom the database line names.
-	config = strings.Replace(config, "port="+fmt.Sprint(s.Port), fmt.Sprintf("port=%d user=postgres", s.Port), 1)
+`, port)
 	file := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd, err := command(dir, path, file)
@@ -74,7 +76,7 @@ ignore_startup_parameters = extra_float_digits
 	b := &Bouncer{port}
 	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		config, err := pgx.ParseConfig(b.URL("postgres"))
+		config, err := pgx.ParseConfig(b.URL(names[0]))
 		if err == nil {
 			config.DefaultQueryExecMode = pgx.QueryExecModeExec
 			var c *pgx.Conn
@@ -92,7 +94,7 @@ ignore_startup_parameters = extra_float_digits
 	}
 }
 
-// URL is where a database is through the pooler.
-func (b *Bouncer) URL(database string) string {
-	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", b.port, url.PathEscape(database))
+// URL is where the database is, under one of its names.
+func (b *Bouncer) URL(name string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", b.port, name)
 }
