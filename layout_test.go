@@ -25,8 +25,11 @@ import (
 // module its code, tests aside, may import. A package that is not listed fails.
 var mayImport = map[string][]string{
 	".":                         {},
-	"sqlite":                    {"."},
+	"internal/rules":            {"."},
+	"sqlite":                    {".", "internal/rules"},
+	"postgres":                  {".", "internal/rules"},
 	"storetest":                 {"."},
+	"internal/pgtest":           {},
 	"faults":                    {"."},
 	"guard":                     {"."},
 	"consumer":                  {"."},
@@ -62,10 +65,11 @@ var mayBeIn = map[string][]string{
 	"go.opentelemetry.io/otel":            {"guard", "cmd/mcpreplay"},      // guard: its interfaces only
 	"github.com/prometheus/client_golang": {"cmd/mcpreplay"},
 	"github.com/go-jose/go-jose/v4":       {"jwt"},
+	"github.com/jackc/pgx":                {"postgres", "internal/pgtest"},
 	"github.com/spf13/cobra":              {"cmd/mcpreplay"},
 	"github.com/google/go-cmp":            {"storetest"},
 	"github.com/anishathalye/porcupine":   {"storetest"},
-	"testing":                             {"storetest", "internal/exampletest"},
+	"testing":                             {"storetest", "internal/exampletest", "internal/pgtest"},
 }
 
 // Sizes at which a file or a function has to be split.

@@ -9,6 +9,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"mcpreplay"
+	"mcpreplay/internal/rules"
 )
 
 var (
@@ -98,7 +99,7 @@ func translated(err error) bool {
 	for _, known := range []error{
 		mcpreplay.ErrNotFound, mcpreplay.ErrConflict, mcpreplay.ErrStale, mcpreplay.ErrExpired,
 		mcpreplay.ErrUnavailable, mcpreplay.ErrUnknown, mcpreplay.ErrClock, mcpreplay.ErrIncompatible,
-		errNested, errMisuse,
+		errNested, rules.ErrMisuse,
 	} {
 		if errors.Is(err, known) {
 			return true

@@ -143,14 +143,6 @@ func timeAt(st *sqlite3.Stmt, i int) time.Time {
 	return time.UnixMicro(st.ColumnInt64(i)).UTC()
 }
 
-// micro is t as the ledger keeps it.
-func micro(t time.Time) time.Time {
-	if t.IsZero() {
-		return time.Time{}
-	}
-	return time.UnixMicro(t.UnixMicro()).UTC()
-}
-
 // read reads the ledger's identity. Info.Time is the time of the latest commit.
 func (l *ledger) read() (info mcpreplay.Info, err error) {
 	found := false
@@ -169,15 +161,9 @@ func (l *ledger) read() (info mcpreplay.Info, err error) {
 	return info, err
 }
 
-// row is a record, and what only the store knows of it.
-type row struct {
-	mcpreplay.Record
-	lease time.Time
-}
-
 // scan reads a row of sqlSelect; scope is how many bytes stand before the id.
 func scan(st *sqlite3.Stmt, scope int) *row {
-	r := &row{lease: timeAt(st, 14)}
+	r := &row{Lease: timeAt(st, 14)}
 	r.Seq = st.ColumnInt64(0)
 	r.ID, r.Principal, r.Tool, r.Version = st.ColumnText(1), st.ColumnText(2), st.ColumnText(3), st.ColumnText(4)
 	r.Digests = mcpreplay.Digests{
@@ -197,7 +183,7 @@ func scan(st *sqlite3.Stmt, scope int) *row {
 	r.CreatedAt, r.UpdatedAt = timeAt(st, 22), timeAt(st, 23)
 	r.Attempt, r.Deadline = st.ColumnInt64(26), timeAt(st, 27)
 	r.Acknowledged, r.Contradicted, r.Memo = st.ColumnBool(28), st.ColumnBool(29), blobAt(st, 30)
-	r.Live = r.lease.After(time.Now())
+	r.Live = r.Lease.After(time.Now())
 	r.ID = r.ID[min(scope, len(r.ID)):]
 	return r
 }
@@ -215,7 +201,7 @@ func (l *ledger) add(scope string, r *row) error {
 		r.Digests.Fingerprint, r.Digests.Arguments, r.Digests.Answers, r.Digests.State, r.Digests.Sent,
 		r.Authority, r.Retention, r.CreatedAt,
 	}
-	if err := l.insert.run(nil, append(args, r.changing()...)...); err != nil {
+	if err := l.insert.run(nil, append(args, changing(r)...)...); err != nil {
 		return err
 	}
 	r.Seq = l.raw.LastInsertRowID()
@@ -223,18 +209,18 @@ func (l *ledger) add(scope string, r *row) error {
 }
 
 func (l *ledger) save(r *row) error {
-	return l.update.run(nil, append(r.changing(), r.Seq)...)
+	return l.update.run(nil, append(changing(r), r.Seq)...)
 }
 
 // changing are the columns that a change may touch, in the order of sqlInsert
 // and sqlUpdate.
-func (r *row) changing() []any {
+func changing(r *row) []any {
 	var isError, digest, size any
 	if r.Result != nil {
 		isError, digest, size = r.Result.IsError, r.Result.Digest, r.Result.Size
 	}
 	return []any{
-		string(r.State), r.Fenced, r.Revision, r.Owner, r.lease, r.Effect,
+		string(r.State), r.Fenced, r.Revision, r.Owner, r.Lease, r.Effect,
 		isError, digest, size, r.Position, r.UpdatedAt,
 		r.Attempt, r.Deadline, r.Acknowledged, r.Contradicted, r.Memo,
 	}

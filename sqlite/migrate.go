@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"mcpreplay/internal/rules"
 )
 
 //go:embed migrations/*.sql
@@ -89,7 +91,7 @@ func (s *Store) migrateOnce(c *conn) (version int, err error) {
 	if version, err = s.version(c); err != nil || version >= len(migrations) {
 		return version, err
 	}
-	now := micro(s.opts.Clock())
+	now := rules.Micro(s.opts.Clock())
 	if version == 0 {
 		// Not part of a migration: it has to be there before the first one is counted.
 		if err := c.raw.Exec(`CREATE TABLE mcpreplay_schema (

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mcpreplay"
+	"mcpreplay/internal/rules"
 )
 
 var _ mcpreplay.Applier[*Tx] = (*Store)(nil)
@@ -144,7 +145,7 @@ func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcprepl
 			rec = r.Record
 			return false, err
 		}
-		e, err := r.change(first, r.CreatedAt, r.Ledger.Position)
+		e, err := r.Change(first, r.CreatedAt, time.Now(), r.Ledger.Position)
 		if err != nil {
 			return false, err
 		}
@@ -188,10 +189,10 @@ func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(c
 		if err != nil {
 			return false, err
 		}
-		e, err := r.change(mcpreplay.Change{
+		e, err := r.Change(mcpreplay.Change{
 			To: mcpreplay.StateApplied, Effect: out.Effect, Result: &out.Result,
 			Event: mcpreplay.Event{Kind: mcpreplay.EventApply, Actor: op.Principal},
-		}, r.CreatedAt, r.Ledger.Position)
+		}, r.CreatedAt, time.Now(), r.Ledger.Position)
 		if err != nil {
 			return false, err
 		}
@@ -232,7 +233,7 @@ func (s *Store) advance(ctx context.Context, change mcpreplay.Change, effect fun
 			}
 			change.Effect, change.Memo, change.Result, change.Event = done.Effect, done.Memo, done.Result, done.Event
 		}
-		e, err := r.change(change, now, r.Ledger.Position+1)
+		e, err := r.Change(change, now, time.Now(), r.Ledger.Position+1)
 		if err != nil {
 			return false, err
 		}
@@ -270,15 +271,15 @@ func (s *Store) hold(c *conn, change mcpreplay.Change) (*row, time.Time, error) 
 	case r.Revision != change.Revision:
 		return nil, never, mcpreplay.ErrStale
 	}
-	if err := r.legal(change); err != nil {
+	if err := r.Legal(change); err != nil {
 		return nil, never, err
 	}
-	if takes(change) && r.Live {
+	if rules.Takes(change) && r.Live {
 		return nil, never, mcpreplay.ErrStale
 	}
 	r.Ledger = info
 	now, err := s.now(info)
-	if err == nil && writes(change) && !r.Authority.IsZero() && !now.Before(r.Authority) {
+	if err == nil && rules.Writes(change) && r.Late(now) {
 		err = mcpreplay.ErrExpired
 	}
 	return r, now, err
@@ -308,8 +309,8 @@ func (s *Store) admit(c *conn, op mcpreplay.Operation, to mcpreplay.State) (r *r
 	if err != nil {
 		return &row{}, false, err
 	}
-	r = fresh(op, now)
-	if to != mcpreplay.StateNotApplied && !r.Authority.IsZero() && !now.Before(r.Authority) {
+	r = rules.Fresh(op, now)
+	if to != mcpreplay.StateNotApplied && r.Late(now) {
 		return &row{}, false, mcpreplay.ErrExpired
 	}
 	info.Time = now
