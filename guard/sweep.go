@@ -60,7 +60,7 @@ func Sweep(ctx context.Context, s mcpreplay.Store, p mcpreplay.SweepPolicy, each
 
 // Sweeping says how a server sweeps its ledger as it runs.
 type Sweeping struct {
-	Interval time.Duration // about how long between two sweeps; required
+	Interval time.Duration // about how long between two sweeps. Defaults to 1 hour
 	Policy   mcpreplay.SweepPolicy
 	Logger   *slog.Logger // gets what failed. Nil discards it
 }
@@ -73,6 +73,9 @@ func SweepEvery(ctx context.Context, s mcpreplay.Store, o Sweeping) {
 	log := o.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Hour
 	}
 	wait := rand.N(min(o.Interval, time.Minute) + 1)
 	for pause(ctx, wait) {

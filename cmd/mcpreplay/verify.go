@@ -24,12 +24,31 @@ type verifyView struct {
 	Events     int           `json:"events"`
 	Unsettled  int           `json:"unsettled"`
 	Findings   []findingView `json:"findings"`
+	Restores   []declaration `json:"restores"`
 }
 
 type ledgerView struct {
 	Backend string `json:"backend"`
 	mcpreplay.LedgerRef
 	Time string `json:"time"`
+}
+
+// declaration is a restore that was declared, and began an incarnation.
+type declaration struct {
+	Incarnation int64  `json:"incarnation"`
+	After       int64  `json:"after"`
+	Until       int64  `json:"until"`
+	Actor       string `json:"actor"`
+	Reason      string `json:"reason"`
+	At          string `json:"at"`
+}
+
+func viewRestores(all []mcpreplay.Restore) []declaration {
+	out := make([]declaration, 0, len(all))
+	for _, r := range all {
+		out = append(out, declaration{r.Incarnation, r.After, r.Until, r.Actor, r.Reason, timeText(r.At)})
+	}
+	return out
 }
 
 type findingView struct {
@@ -157,6 +176,7 @@ func verifyLedger(ctx context.Context, s mcpreplay.Store) (*verifyView, error) {
 		Events:     r.Events,
 		Unsettled:  r.Unsettled,
 		Findings:   []findingView{},
+		Restores:   viewRestores(info.Restores),
 	}
 	for _, f := range r.Findings {
 		v.Findings = append(v.Findings, findingView(f))
@@ -170,6 +190,11 @@ func (v *verifyView) print(w io.Writer) error {
 		verdict = fmt.Sprintf("NOT consistent: %s", count(len(v.Findings), "finding"))
 	}
 	_, err := fmt.Fprintf(w, "%s, %s, %d unsettled\n%s\n", count(v.Operations, "operation"), count(v.Events, "event"), v.Unsettled, verdict)
+	for _, r := range v.Restores {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  incarnation %d since %s, restored to position %d by %s: %q\n", r.Incarnation, r.At, r.After, plain(r.Actor), r.Reason)
+		}
+	}
 	for _, f := range v.Findings {
 		if err == nil {
 			of := plain(f.OperationID)

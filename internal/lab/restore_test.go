@@ -66,6 +66,11 @@ func TestALedgerThatIsPutBackSettlesNothing(t *testing.T) {
 			applied(session, c, "op-kept")
 			operate(t, dir, "backup", "monday.db", "--ledger", "sqlite:l.db") // as the server runs
 			applied(session, c, "op-more")
+			busy := exec.Command(binary, "restore", "monday.db", "--ledger", "sqlite:l.db", "--replace", "--reason", "too early")
+			busy.Dir = dir
+			if out, err := busy.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process has the ledger open") {
+				t.Errorf("restored beside a server: %v %s", err, out)
+			}
 			stop(0)
 
 			session, stop = connect(t, dir, "l.db", "2", append(keys, "--fault", "drop-after-commit")...)
