@@ -88,8 +88,8 @@ var mutants = []mutant{
 	{
 		name: "failed-effect-commits",
 		what: "what a failing effect has done is committed",
-		edits: []edit{{"sqlite/store.go", "		if err != nil {\n			return false, err\n		}\n		e, err := r.change(mcpreplay.Change{\n			To: mcpreplay.StateApplied",
-			"		e, err := r.change(mcpreplay.Change{\n			To: mcpreplay.StateApplied"}},
+		edits: []edit{{"sqlite/store.go", "		if err != nil {\n			return false, err\n		}\n		e, err := r.Change(mcpreplay.Change{\n			To: mcpreplay.StateApplied",
+			"		e, err := r.Change(mcpreplay.Change{\n			To: mcpreplay.StateApplied"}},
 		cells: []string{"fault-error-after-issue-insert-atomic"},
 	},
 	{
@@ -107,7 +107,7 @@ var mutants = []mutant{
 	{
 		name:  "settled-too-early",
 		what:  "an operation is settled while its owner may be working on it",
-		edits: []edit{{"guard/reconcile.go", "rec.State != mcpreplay.StateInProgress || rec.Live ||", "rec.State != mcpreplay.StateInProgress ||"}, {"sqlite/store.go", "	if takes(change) && r.Live {", "	if false {"}},
+		edits: []edit{{"guard/reconcile.go", "rec.State != mcpreplay.StateInProgress || rec.Live ||", "rec.State != mcpreplay.StateInProgress ||"}, {"sqlite/store.go", "	if rules.Takes(change) && r.Live {", "	if false {"}},
 		cells: []string{"fault-owner-may-live", "fault-fence-running"},
 	},
 	{
@@ -199,7 +199,7 @@ var mutants = []mutant{
 		what: "the time to write is asked of records alone",
 		edits: []edit{
 			{"guard/attempt.go", "	if expired(a.ledger.Time, o.Authority) {", "	if false {"},
-			{"sqlite/store.go", "to != mcpreplay.StateNotApplied && !r.Authority.IsZero() && !now.Before(r.Authority)", "false"},
+			{"sqlite/store.go", "to != mcpreplay.StateNotApplied && r.Late(now)", "false"},
 		},
 		cells: []string{"fault-answered-too-late"},
 	},
@@ -252,7 +252,7 @@ var mutants = []mutant{
 	{
 		name:  "owners-are-dead",
 		what:  "the lease of an owner is not heeded",
-		edits: []edit{{"sqlite/ledger.go", "	r.Live = r.lease.After(time.Now())", "	r.Live = false"}},
+		edits: []edit{{"sqlite/ledger.go", "	r.Live = r.Lease.After(time.Now())", "	r.Live = false"}},
 		cells: []string{"fault-owner-may-live"},
 	},
 	{
