@@ -1,4 +1,5 @@
-# What people and .ci/run both use. Only Go is needed; race wants gcc as well.
+# What people and .ci/run both use. Go is needed, and gcc for race; what else there
+# is to install, .ci/postgres installs.
 
 GO          ?= go
 TESTFLAGS   ?=
@@ -29,12 +30,16 @@ layout: ## layering, sizes and words; documentation of the command line
 	$(GO) test -run '^TestLayout' .
 	$(GO) test -run '^Test(Documentation|Help)' ./cmd/mcpreplay
 
+.PHONY: postgres
+postgres: ## install what tests start for themselves: PostgreSQL, PgBouncer
+	.ci/postgres
+
 .PHONY: test
-test: ## every test
+test: postgres ## every test
 	$(GO) test $(TESTFLAGS) ./...
 
 .PHONY: race
-race: ## every test under the race detector
+race: postgres ## every test under the race detector
 	$(GO) test -race $(TESTFLAGS) ./...
 
 .PHONY: fuzz
