@@ -28,7 +28,7 @@ var mutants = []mutant{
 			{"guard/effect.go", "		rec, started, err := s.Apply(ctx, w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n",
 				"		early := make(chan mcpreplay.Record, 2)\n		apply := func() (mcpreplay.Record, bool, error) { return s.Apply(context.WithoutCancel(ctx), w.o, func(ctx context.Context, tx Tx) (mcpreplay.Outcome, error) {\n"},
 			{"guard/effect.go", "			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		})\n		w.g.tell.called(ctx, \"apply\", time.Since(start)-inEffect, err)\n		return rec, started, err\n",
-				"			early <- mcpreplay.Record{Operation: w.o, State: mcpreplay.StateApplied, Effect: once.effect, Result: &result}\n			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		}) }\n		go func() { rec, _, _ := apply(); early <- rec }()\n		return <-early, true, nil\n"},
+				"			early <- mcpreplay.Record{Operation: w.o, State: mcpreplay.StateApplied, Effect: once.effect, Result: &result}\n			return mcpreplay.Outcome{Result: result, Effect: once.effect}, err\n		}) }\n		_ = start\n		go func() { rec, _, _ := apply(); early <- rec }()\n		return <-early, true, nil\n"},
 		},
 		cells: []string{"fault-kill-after-issue-insert-atomic"},
 	},
