@@ -1,4 +1,5 @@
-# What people and .ci/run both use. Only Go is needed; race wants gcc as well.
+# What people and .ci/run both use. Go is needed; race wants gcc as well, and the
+# tests PostgreSQL and pgbouncer, which .ci/postgres installs on Debian.
 
 GO          ?= go
 TESTFLAGS   ?=
@@ -31,10 +32,12 @@ layout: ## layering, sizes and words; documentation of the command line
 
 .PHONY: test
 test: ## every test
+	@.ci/postgres
 	$(GO) test $(TESTFLAGS) ./...
 
 .PHONY: race
 race: ## every test under the race detector
+	@.ci/postgres
 	$(GO) test -race $(TESTFLAGS) ./...
 
 .PHONY: fuzz

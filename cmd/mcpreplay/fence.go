@@ -41,7 +41,7 @@ the outcome is unknown.`,
 			if err := checkFence(key, reason); err != nil {
 				return err
 			}
-			s, err := openForFence(cmd.Context(), ledger)
+			s, err := openAny(cmd.Context(), ledger)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ the outcome is unknown.`,
 			return v.fenced(e, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH`")
+	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH` or postgres:URL")
 	cmd.Flags().StringVar(&principal, "principal", "", "`NAME` the operation belongs to")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record: `TEXT`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -78,6 +78,7 @@ func newRoot(e *env) *cobra.Command {
 		newStatus(e),
 		newFence(e),
 		newVerify(e),
+		newMigrate(e),
 		newFingerprint(e),
 		newArchive(e),
 		newLab(e),
