@@ -1,5 +1,5 @@
-# What people and .ci/run both use. Go is needed, and gcc for race; what else there
-# is to install, .ci/postgres installs.
+# What people and .ci/run both use. Go is needed; race wants gcc as well, and the
+# tests PostgreSQL and pgbouncer, which .ci/postgres installs on Debian.
 
 GO          ?= go
 TESTFLAGS   ?=
@@ -30,16 +30,14 @@ layout: ## layering, sizes and words; documentation of the command line
 	$(GO) test -run '^TestLayout' .
 	$(GO) test -run '^Test(Documentation|Help)' ./cmd/mcpreplay
 
-.PHONY: postgres
-postgres: ## install what tests start for themselves: PostgreSQL, PgBouncer
-	.ci/postgres
-
 .PHONY: test
-test: postgres ## every test
+test: ## every test
+	@.ci/postgres
 	$(GO) test $(TESTFLAGS) ./...
 
 .PHONY: race
-race: postgres ## every test under the race detector
+race: ## every test under the race detector
+	@.ci/postgres
 	$(GO) test -race $(TESTFLAGS) ./...
 
 .PHONY: fuzz

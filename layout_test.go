@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/archive":          {"internal/archive/manifest"},
 	"internal/archive/manifest": {},
 	"cmd/verifyarchive":         {"internal/archive/manifest"},
-	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "internal/vectors", "jwt", "sqlite"},
+	"cmd/mcpreplay":             {".", "consumer", "faults", "guard", "internal/archive", "internal/evidence", "internal/issues", "internal/lab", "internal/vectors", "jwt", "postgres", "sqlite"},
 }
 
 // mayBeIn says in which packages what is not of this module may appear, tests

@@ -159,7 +159,7 @@ func TestCommitThatDoesNotWaitForItsStandby(t *testing.T) {
 			_, _, err := s.Apply(context.Background(), operation(id), effect(id))
 			done <- err
 		}()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 			n := query[int](t, url, "SELECT count("+end+"(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 			if n > 0 {
 				break

@@ -109,7 +109,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 			_, err := Open(ctx, pool, opts)
 			return err
 		case err == nil:
-		case (collided(err) || passing(err)) && ctx.Err() == nil && time.Now().Before(deadline):
+		case (collided(err) || code(err) != "" && passing(err)) && ctx.Err() == nil && time.Now().Before(deadline):
 		default:
 			return s.unavailable(fmt.Errorf("migrate: %w", err))
 		}

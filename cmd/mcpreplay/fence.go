@@ -53,7 +53,7 @@ the outcome is unknown.`,
 			return v.fenced(e, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH`")
+	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH` or postgres:URL")
 	cmd.Flags().StringVar(&principal, "principal", "", "`NAME` the operation belongs to")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record: `TEXT`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -76,9 +76,9 @@ func checkFence(key mcpreplay.Key, reason string) error {
 	return nil
 }
 
-// openToWrite opens a ledger that exists for writing. Only a look at it tells
+// openFile opens a ledger that exists for writing. Only a look at it tells
 // its backend, and only a ledger that was there is opened.
-func openToWrite(ctx context.Context, ledger string) (*sqlite.Store, error) {
+func openFile(ctx context.Context, ledger string) (*sqlite.Store, error) {
 	look, err := openReadOnly(ledger)
 	if err != nil {
 		return nil, err

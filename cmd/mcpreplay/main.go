@@ -84,6 +84,7 @@ func newRoot(e *env) *cobra.Command {
 		newSweep(e),
 		newBackup(e),
 		newRestore(e),
+		newMigrate(e),
 		newFingerprint(e),
 		newArchive(e),
 		newLab(e),

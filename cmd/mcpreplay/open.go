@@ -11,7 +11,8 @@ import (
 	"mcpreplay/sqlite"
 )
 
-// ledgerPath takes a --ledger value apart. sqlite:PATH is the one kind there is.
+// ledgerPath takes a --ledger value apart. sqlite:PATH is the kind that is a
+// file; see postgresLedger for the other.
 func ledgerPath(ledger string) (string, error) {
 	kind, path, ok := strings.Cut(ledger, ":")
 	if !ok || kind != "sqlite" || path == "" {

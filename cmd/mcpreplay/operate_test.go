@@ -32,7 +32,7 @@ func ended(err error) (int, string) {
 // A commit that is not confirmed is neither a success nor a refusal: exit code 3.
 func TestAnUnconfirmedResolutionIsUnknown(t *testing.T) {
 	t.Parallel()
-	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	s, err := openFile(t.Context(), exampleLedger(t, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestAnUnconfirmedResolutionIsUnknown(t *testing.T) {
 // A sweep that is stopped says how far it came, and that this is not the end.
 func TestAStoppedSweepSaysSo(t *testing.T) {
 	t.Parallel()
-	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	s, err := openFile(t.Context(), exampleLedger(t, false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestAStoppedSweepSaysSo(t *testing.T) {
 // not said to be.
 func TestOtherLedgersAreBackedUpByTheirDatabase(t *testing.T) {
 	t.Parallel()
-	s, err := openToWrite(t.Context(), exampleLedger(t, false))
+	s, err := openFile(t.Context(), exampleLedger(t, false))
 	if err != nil {
 		t.Fatal(err)
 	}

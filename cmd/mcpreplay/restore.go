@@ -137,7 +137,7 @@ func (f *restoreFlags) declareRestore(ctx context.Context, e *env, by string) er
 		return err
 	}
 	defer s.Close()
-	declarer, ok := mcpreplay.Store(s).(interface {
+	declarer, ok := s.(interface {
 		DeclareRestore(ctx context.Context, actor, reason string) (mcpreplay.Info, error)
 	})
 	if !ok {

@@ -28,7 +28,7 @@ and 3 that its outcome is unknown, which is not the same as "it did not happen".
 		Example: `  mcpreplay status order-1842 --ledger sqlite:issues.db`,
 		Args:    oneOperation,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := openReadOnly(ledger)
+			s, err := lookAt(cmd.Context(), ledger)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ and 3 that its outcome is unknown, which is not the same as "it did not happen".
 			return v.answer(e, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH`")
+	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH` or postgres:URL")
 	cmd.Flags().StringVar(&principal, "principal", "", "look only at operations of `NAME`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd

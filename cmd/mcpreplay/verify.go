@@ -93,13 +93,13 @@ Exit code 0 says that there is nothing wrong, 1 that there is.`,
 			return proveLedger(cmd.Context(), e, "sqlite:"+args[0], asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH`")
+	cmd.Flags().StringVar(&ledger, "ledger", "", "the ledger: `sqlite:PATH` or postgres:URL")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 func proveLedger(ctx context.Context, e *env, ledger string, asJSON bool) error {
-	s, err := openReadOnly(ledger)
+	s, err := lookAt(ctx, ledger)
 	if err != nil {
 		return err
 	}
