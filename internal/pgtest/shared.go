@@ -47,7 +47,7 @@ func Shared(t testing.TB) *Server {
 // Own is a server of this test alone, with settings beyond the default.
 func Own(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	s, err := New(append([]string{"max_connections=300"}, settings...)...)
+	s, err := New(settings...)
 	Require(t, err)
 	t.Cleanup(s.Close)
 	return s
