@@ -341,3 +341,65 @@ func TestProcessesHaveOneEffectEach(t *testing.T) {
 		t.Errorf("%d effects, of %d operations; want 40", n, len(started))
 	}
 }
+
+// TestPrimaryBecomesStandby: a store whose server can no longer be written says so,
+// and goes on when it can.
+func TestPrimaryBecomesStandby(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Own(t)
+	pool := newPool(t, server.Database(t))
+	setup(t, pool, nil)
+	s, err := postgres.Patient(t.Context(), pool, backend(nil), 200*time.Millisecond, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	apply(t, s, "op-first")
+	server.Stop()
+	if err := os.WriteFile(server.Dir+"/standby.signal", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var got error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if _, _, got = s.Apply(t.Context(), operation("op-standby"), effect("standby")); got == nil || strings.Contains(got.Error(), "standby") {
+			break
+		}
+	}
+	if !errors.Is(got, mcpreplay.ErrUnavailable) || !strings.Contains(got.Error(), "target_session_attrs") {
+		t.Errorf("Apply() on a standby = %v, want %v that says what to do", got, mcpreplay.ErrUnavailable)
+	}
+	if _, err := s.Get(t.Context(), key("op-first")); !errors.Is(err, mcpreplay.ErrUnavailable) {
+		t.Errorf("Get() from a standby = %v, want %v: it may be behind", err, mcpreplay.ErrUnavailable)
+	}
+	if err := server.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, "op-standby")
+	verify(t, s)
+}
+
+// TestConnectionsOfThePoolAreInUse: whoever gets none is told in the end.
+func TestConnectionsOfThePoolAreInUse(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	pool := newPool(t, url+"&pool_max_conns=1")
+	setup(t, pool, nil)
+	s, err := postgres.Patient(t.Context(), pool, backend(nil), 100*time.Millisecond, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	held, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Get(context.Background(), key("op-first"))
+	if !errors.Is(err, mcpreplay.ErrUnavailable) || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("Get() = %v, want %v", err, mcpreplay.ErrUnavailable)
+	}
+	held.Release()
+	apply(t, s, "op-first")
+}

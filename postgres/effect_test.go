@@ -94,6 +94,10 @@ func TestEffectMayNotEndTheTransaction(t *testing.T) {
 		})
 		definite(t, url, "ignored "+stmt, err)
 	}
+	definite(t, url, "read only", run(t, s, func(ctx context.Context, tx *postgres.Tx) error {
+		_, err := tx.Exec(ctx, "SET LOCAL transaction_read_only = on")
+		return err
+	}))
 	definite(t, url, "Commit", run(t, s, func(ctx context.Context, tx *postgres.Tx) error { return tx.Commit(ctx) }))
 	definite(t, url, "Rollback", run(t, s, func(ctx context.Context, tx *postgres.Tx) error { return tx.Rollback(ctx) }))
 	if tx := (&postgres.Tx{}); tx.Conn() != nil {
@@ -118,7 +122,7 @@ func TestHalfAnOperationCannotBeCommitted(t *testing.T) {
 		_, err := postgres.Conn(tx).Exec(t.Context(), sql)
 		return err
 	}
-	for _, sql := range []string{"COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "COMMIT; BEGIN"} {
+	for _, sql := range []string{"COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"} {
 		var said error
 		err := run(t, s, func(ctx context.Context, tx *postgres.Tx) error {
 			said = raw(tx, sql)
@@ -134,15 +138,17 @@ func TestHalfAnOperationCannotBeCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := mcpreplay.Change{Key: claimed.Key, Revision: claimed.Revision, Event: mcpreplay.Event{Kind: mcpreplay.EventStep, Step: "one"}}
-	_, err = s.ApplyStep(t.Context(), step, func(ctx context.Context, tx *postgres.Tx, _ *mcpreplay.Change) error {
-		if err := writeRow(ctx, tx, "step"); err != nil {
-			return err
+	for _, sql := range []string{"COMMIT", "ROLLBACK; BEGIN"} {
+		_, err = s.ApplyStep(t.Context(), step, func(ctx context.Context, tx *postgres.Tx, _ *mcpreplay.Change) error {
+			if err := writeRow(ctx, tx, "step"); err != nil {
+				return err
+			}
+			raw(tx, sql)
+			return nil
+		})
+		if !errors.As(err, new(*mcpreplay.EffectError)) {
+			t.Errorf("ApplyStep() with %s = %v, want an *EffectError", sql, err)
 		}
-		raw(tx, "COMMIT")
-		return nil
-	})
-	if !errors.As(err, new(*mcpreplay.EffectError)) {
-		t.Errorf("ApplyStep() = %v, want an *EffectError", err)
 	}
 	if n := query[int](t, url, "SELECT count(*) FROM item"); n != 0 {
 		t.Errorf("%d rows of a step without its event", n)

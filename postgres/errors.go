@@ -23,6 +23,7 @@ var (
 	errAborted      = errors.New("a statement of the effect failed, and with it the transaction")
 	errEnded        = errors.New("the transaction is over: its handle must not outlive the effect")
 	errBusy         = errors.New("the transaction is busy: one statement at a time, and rows are closed before the next")
+	errPool         = errors.New("every connection of the pool was in use all the time")
 	errNotYours     = errors.New("the transaction is not the effect's to end")
 	errUnreplicated = errors.New("the server gave up waiting for its synchronous standby: a failover may lose what it committed")
 	errLossy        = errors.New("the server has asynchronous standbys and no synchronous ones: a failover may lose a claim, and what it was for may then be done twice")
@@ -117,7 +118,7 @@ func passing(err error) bool {
 	if err == nil || translated(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errClosed) {
 		return false
 	}
-	if errors.Is(err, errGone) || errors.Is(err, errLost) || strings.HasSuffix(err.Error(), "closed pool") {
+	if errors.Is(err, errGone) || errors.Is(err, errLost) || errors.Is(err, errPool) || strings.HasSuffix(err.Error(), "closed pool") {
 		return false
 	}
 	switch c := code(err); {

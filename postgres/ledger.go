@@ -48,7 +48,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (operatio
 
 	// The clock is adopted only if it can be believed. The row is held until COMMIT.
 	sqlNext = `UPDATE {schema}.head SET position = position + $1,
-  at = CASE WHEN $2 >= 0 AND ` + sqlClock + ` - at > $2 THEN at ELSE greatest(at, ` + sqlClock + `) END
+  at = CASE WHEN $2 >= 0 AND ` + sqlClock + ` - at > $2 THEN at ELSE greatest(at, ` + sqlClock + `) END`
+	sqlTaken = `
 RETURNING position, at, incarnation, ` + sqlClock
 
 	sqlUpdate = `UPDATE {schema}.operations

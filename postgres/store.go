@@ -94,6 +94,7 @@ func (s *Store) scoped(key mcpreplay.Key) string { return s.scope(key.Principal)
 func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcpreplay.Change) (rec mcpreplay.Record, started bool, err error) {
 	first = cleaned(first)
 	err = s.write(ctx, func(ctx context.Context, w *work) ([]statement, error) {
+		started = false // a run before this one may have come further
 		r, isNew, err := w.admit(ctx, op, first.To)
 		if err != nil || !isNew {
 			rec = r.Record
@@ -123,6 +124,7 @@ func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcprepl
 // may wait for itself.
 func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(context.Context, *Tx) (mcpreplay.Outcome, error)) (rec mcpreplay.Record, started bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, w *work) ([]statement, error) {
+		started = false // a run before this one may have come further
 		r, isNew, err := w.admit(ctx, op, mcpreplay.StateApplied)
 		if err != nil || !isNew {
 			rec = r.Record

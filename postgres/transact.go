@@ -37,7 +37,7 @@ const (
 const sqlSettings = `SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', $2, true),
   pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true), ` + sqlDurable
 
-// sqlDurable is said again before COMMIT, because an effect may have set it. A
+// sqlDurable is said again after an effect, which may have set it. A
 // commit that did not wait for its standby is told by a warning, which must not be
 // kept from us.
 const sqlDurable = `pg_catalog.set_config('client_min_messages', 'warning', true), pg_catalog.set_config('synchronous_commit',
@@ -110,8 +110,13 @@ func (s *Store) use(ctx context.Context, fn func(*work) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	conn, err := s.pool.Acquire(ctx)
+	bounded, cancel := context.WithTimeoutCause(ctx, s.cfg.patience, errPool)
+	defer cancel()
+	conn, err := s.pool.Acquire(bounded)
 	if err != nil {
+		if ctx.Err() == nil && bounded.Err() != nil {
+			return fmt.Errorf("%w: %w", errPool, err)
+		}
 		return err
 	}
 	w := &work{s: s, conn: conn, pg: conn.Conn().PgConn()}
@@ -142,6 +147,9 @@ func (w *work) begin(ctx context.Context, mode string, statements ...statement) 
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	all := append([]statement{do(mode), do(sqlSettings, ms(o.StatementTimeout), ms(lock), ms(o.IdleTimeout))}, statements...)
 	answers, err := w.exchange(ctx, all...)
+	if code(err) == "0A000" && len(answers) == 0 { // BEGIN of what writes
+		return nil, fmt.Errorf("%w: %w", errStandby, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -149,16 +157,28 @@ func (w *work) begin(ctx context.Context, mode string, statements ...statement) 
 }
 
 // next takes the next position. From here on every other writer waits, so what is
-// left to do is to commit.
+// left to do is to commit. After an effect it is only taken in the transaction that
+// the effect began in: nobody else sees the operation at no event.
 func (w *work) next(ctx context.Context, r *row, positions int64) (at, clock time.Time, err error) {
-	answers, err := w.exchange(ctx, w.s.in(sqlNext, positions, w.s.opts.MaxClockJump.Microseconds()))
-	if err == nil && len(answers[0].rows) != 1 {
+	take := w.s.in(sqlNext, positions, w.s.opts.MaxClockJump.Microseconds())
+	if w.affected {
+		take.sql, take.args = take.sql+" WHERE (SELECT position = 0 FROM "+w.s.schema+".operations WHERE operation_id = $3)"+sqlTaken, append(take.args, w.s.scoped(r.Key))
+	} else {
+		take.sql += sqlTaken
+	}
+	answers, err := w.exchange(ctx, do("SELECT "+sqlDurable), take)
+	switch {
+	case err == nil && len(answers[1].rows) != 1 && w.affected:
+		err = &mcpreplay.EffectError{Err: errLost}
+	case err == nil && len(answers[1].rows) != 1:
 		err = w.s.incompatible(errNobody, "restore it from a backup")
+	case code(err) == readOnly && w.affected:
+		err = &mcpreplay.EffectError{Err: err, Internal: true}
 	}
 	if err != nil {
 		return at, clock, err
 	}
-	c := reader{row: answers[0].rows[0]}
+	c := reader{row: answers[1].rows[0]}
 	r.Ledger.Position, at, r.Ledger.Incarnation, clock = c.int(), c.time(), c.int(), c.time()
 	r.Ledger.Time = at
 	if c.err == nil {
@@ -198,7 +218,7 @@ func (w *work) move(ctx context.Context, r *row, change mcpreplay.Change) ([]sta
 // message, so that the others wait for one round trip less. An answer that says
 // ERROR says that nothing was committed; every other failure says nothing.
 func (w *work) commit(final []statement) error {
-	final = append(final, do("SELECT "+sqlDurable), do("COMMIT"))
+	final = append(final, do("COMMIT"))
 	ctx, cancel := context.WithTimeout(context.Background(), w.s.cfg.commitPatience)
 	defer cancel()
 	w.sent = true

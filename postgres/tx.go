@@ -20,6 +20,10 @@ var _ pgx.Tx = (*Tx)(nil)
 // leave something on the connection. Begin makes a savepoint, whose Commit and
 // Rollback work. Conn is nil, and CopyFrom, Prepare and LargeObjects are not there.
 //
+// What is done by functions is not seen: set_config for a session, its advisory locks,
+// and what is temporary would stay on the connection. SET CONSTRAINTS ALL IMMEDIATE
+// fails, because the operation is half done while its effect runs: name your own.
+//
 // A statement that fails takes the transaction with it, unless it ran after a Begin
 // whose Rollback follows. Statements run one at a time.
 //
