@@ -23,6 +23,8 @@ func (r Raw) Exec(ctx context.Context, sql string) ([]*pgconn.Result, error) {
 }
 
 // Gone reports whether the server has ended the connection of a handle.
-func Gone(tx *Tx) bool { return tx.loan.conn.PgConn().CheckConn() != nil }
+func Gone(tx *Tx) bool {
+	return tx.loan.conn.PgConn().Ping(context.Background()) != nil
+}
 
 var Permit = permit
