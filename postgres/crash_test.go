@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -256,6 +257,20 @@ func childMain() {
 				fmt.Println("inside")
 				select {}
 			})
+		case "crash": // until it is killed
+			for client := range 3 {
+				go func() {
+					for i := 0; ; i++ {
+						id := fmt.Sprintf("op-%d-%d-%d", os.Getpid(), client, i)
+						if _, _, err := s.Apply(ctx, operation(id), effect(id)); err != nil {
+							fmt.Fprintln(os.Stderr, err)
+							os.Exit(1)
+						}
+						fmt.Println(id)
+					}
+				}()
+			}
+			select {}
 		case "race":
 			for i := range 40 {
 				id := fmt.Sprintf("op-race-%d", i)
@@ -402,4 +417,40 @@ func TestConnectionsOfThePoolAreInUse(t *testing.T) {
 	}
 	held.Release()
 	apply(t, s, "op-first")
+}
+
+// TestProcessesAreKilledAnywhere: what a client of the ledger said before it was
+// killed is there, and nothing is half there.
+func TestProcessesAreKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := verified(t, url, nil)
+	var acked []string
+	for round := range 12 {
+		cmd := child(t, "crash", url)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for n := 0; n < 10+round && lines.Scan(); n++ {
+			acked = append(acked, lines.Text())
+		}
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // anywhere in the next one
+		cmd.Process.Kill()
+		for lines.Scan() {
+			if id := lines.Text(); strings.HasPrefix(id, "op-") {
+				acked = append(acked, id)
+			}
+		}
+		cmd.Wait()
+	}
+	l := &load{acked: acked, stop: func() {}}
+	l.judge(t, s, url)
+	if len(acked) < 12*10 {
+		t.Errorf("%d operations were acknowledged, too few to mean anything", len(acked))
+	}
 }

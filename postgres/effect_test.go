@@ -453,3 +453,61 @@ func TestWaitForAnotherAttemptIsBounded(t *testing.T) {
 		t.Errorf("%d effects, want 1", n)
 	}
 }
+
+// TestCommitIsRunAgain: COMMIT itself fails with what passes, and another attempt is
+// perhaps faster than the second run.
+func TestCommitIsRunAgain(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t)
+	s := verified(t, url, nil)
+	if _, err := newPool(t, url).Exec(t.Context(), `
+CREATE SEQUENCE tries; -- which is not rolled back
+CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF nextval('tries') = 1 THEN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER conflict AFTER INSERT ON once DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict();`); err != nil {
+		t.Fatal(err)
+	}
+	insert := func(ctx context.Context, tx *postgres.Tx, label string) (mcpreplay.Outcome, error) {
+		_, err := tx.Exec(ctx, "INSERT INTO once VALUES ($1)", label)
+		return mcpreplay.Outcome{Effect: label}, err
+	}
+	runs, others := 0, make(chan bool, 1)
+	rec, started, err := s.Apply(t.Context(), operation("op-again"), func(ctx context.Context, tx *postgres.Tx) (mcpreplay.Outcome, error) {
+		if runs++; runs == 1 {
+			go func() {
+				_, started, err := s.Apply(t.Context(), operation("op-again"), effect("other"))
+				others <- started && err == nil
+			}()
+			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+				if query[int](t, url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0 {
+					break
+				}
+			}
+		}
+		return insert(ctx, tx, "first")
+	})
+	want, effects := "", "twice" // nearly always the other is faster
+	if started {
+		want, effects = "first", "first,twice"
+	}
+	if other := <-others; other == started || err != nil || rec.State != mcpreplay.StateApplied || rec.Effect != want {
+		t.Errorf("Apply() = %s %q, started %v, %v, and the other started %v; want one of them", rec.State, rec.Effect, started, err, other)
+	}
+	runs = 0
+	if _, err := newPool(t, url).Exec(t.Context(), "ALTER SEQUENCE tries RESTART"); err != nil {
+		t.Fatal(err)
+	}
+	_, started, err = s.Apply(t.Context(), operation("op-twice"), func(ctx context.Context, tx *postgres.Tx) (mcpreplay.Outcome, error) {
+		runs++
+		return insert(ctx, tx, "twice")
+	})
+	if !started || err != nil || runs != 2 {
+		t.Errorf("Apply() = started %v, %v after %d runs; want it to be run twice", started, err, runs)
+	}
+	if got := query[string](t, url, "SELECT string_agg(label, ',' ORDER BY label) FROM once"); got != effects {
+		t.Errorf("the effects are %q, want %q", got, effects)
+	}
+}
