@@ -24,7 +24,8 @@ func (r Raw) Exec(ctx context.Context, sql string) ([]*pgconn.Result, error) {
 
 // Gone reports whether the server has ended the connection of a handle.
 func Gone(tx *Tx) bool {
-	return tx.loan.conn.PgConn().Ping(context.Background()) != nil
+	//lint:ignore SA1019 a Ping would wait for a connection that is in use
+	return tx.loan.conn.PgConn().CheckConn() != nil
 }
 
 var Permit = permit
