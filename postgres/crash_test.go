@@ -195,6 +195,11 @@ func TestClaimsAreRefusedWhereAFailoverCouldLoseThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer standby.Close()
+	for deadline := time.Now().Add(20 * time.Second); query[int](t, url, "SELECT count(*) FROM pg_stat_replication WHERE state <> 'backup'") == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the standby does not follow")
+		}
+	}
 	s := openPool(t, newPool(t, url), nil)
 	_, started, err := s.Begin(t.Context(), operation("op-lossy"), claim())
 	if started || !errors.Is(err, mcpreplay.ErrUnavailable) || !strings.Contains(err.Error(), "AllowLossyFailover") {
