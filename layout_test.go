@@ -46,6 +46,8 @@ var mayImport = map[string][]string{
 	"examples/confirm":          {"guard", "sqlite"},
 	"examples/tasks":            {".", "examples/tasks/tasksdb", "guard", "sqlite"},
 	"examples/tasks/tasksdb":    {}, // generated
+	"examples/hosts":            {".", "examples/hosts/hotel", "guard", "postgres"},
+	"examples/hosts/hotel":      {}, // generated
 	"internal/vectors":          {".", "consumer"},
 	"internal/mutants":          {},
 	"internal/archive":          {"internal/archive/manifest"},
@@ -58,14 +60,14 @@ var mayImport = map[string][]string{
 // aside. Of the standard library only testing is restricted.
 var mayBeIn = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"guard", "consumer", "jwt", "internal/issues", "internal/lab", "internal/vectors", "internal/exampletest", "examples/notes",
-		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "examples/tasks", "cmd/mcpreplay"},
+		"examples/payments", "examples/email", "examples/reports", "examples/order", "examples/confirm", "examples/tasks", "examples/hosts", "cmd/mcpreplay"},
 	"github.com/google/jsonschema-go":     {"guard"},
 	"github.com/segmentio/encoding":       {"guard"},
 	"github.com/ncruces/go-sqlite3":       {"sqlite", "internal/evidence"}, // which reads rows as a stranger does
 	"go.opentelemetry.io/otel":            {"guard", "cmd/mcpreplay"},      // guard: its interfaces only
 	"github.com/prometheus/client_golang": {"cmd/mcpreplay"},
 	"github.com/go-jose/go-jose/v4":       {"jwt"},
-	"github.com/jackc/pgx":                {"postgres", "internal/pgtest"},
+	"github.com/jackc/pgx":                {"postgres", "internal/pgtest", "examples/hosts/hotel"},
 	"github.com/spf13/cobra":              {"cmd/mcpreplay"},
 	"github.com/google/go-cmp":            {"storetest"},
 	"github.com/anishathalye/porcupine":   {"storetest"},
