@@ -1,3 +1,5 @@
+//go:build unix
+
 package postgres_test
 
 import (
@@ -226,6 +228,18 @@ func TestDeferredConstraintIsDefinite(t *testing.T) {
 	if failed := definite(t, url, "a deferred constraint", err); pgCode(failed) != "23503" {
 		t.Errorf("Apply() = %v, want the foreign key's error", failed)
 	}
+	if _, err := newPool(t, url).Exec(t.Context(), `
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$;
+CREATE CONSTRAINT TRIGGER full_disk AFTER INSERT ON once DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION full_disk();`); err != nil {
+		t.Fatal(err)
+	}
+	err = run(t, s, func(ctx context.Context, tx *postgres.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO once VALUES ('x')")
+		return err
+	})
+	if !errors.Is(err, mcpreplay.ErrUnavailable) || query[int](t, url, leftovers) != 0 {
+		t.Errorf("Apply() = %v, want %v where it is not the effect's fault", err, mcpreplay.ErrUnavailable)
+	}
 	apply(t, s, "op-effect")
 }
 
@@ -411,8 +425,12 @@ func TestTimeoutsEndAnEffect(t *testing.T) {
 	runs := 0
 	err = run(t, s, func(ctx context.Context, tx *postgres.Tx) error {
 		runs++
+		var pid int
+		if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			return err
+		}
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if postgres.Gone(tx) {
+			if query[int](t, url, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0 {
 				break
 			}
 		}

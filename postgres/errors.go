@@ -147,6 +147,17 @@ func definite(e *pgconn.PgError) bool {
 	return severity == "ERROR" && e.Code != "40003" && !strings.HasPrefix(e.Code, "08") && !strings.HasPrefix(e.Code, "57P") && !strings.HasPrefix(e.Code, "58")
 }
 
+// ofEffect reports whether COMMIT failed for what an effect did, as a deferred
+// constraint finds it, and not for want of a working server.
+func ofEffect(e *pgconn.PgError) bool {
+	for _, class := range []string{"40", "53", "55", "57", "58", "XX"} {
+		if strings.HasPrefix(e.Code, class) {
+			return false
+		}
+	}
+	return true
+}
+
 // missing reports whether a schema, table or column is not there.
 func missing(err error) bool {
 	switch code(err) {

@@ -22,10 +22,4 @@ func (r Raw) Exec(ctx context.Context, sql string) ([]*pgconn.Result, error) {
 	return r.pg.Exec(ctx, sql).ReadAll()
 }
 
-// Gone reports whether the server has ended the connection of a handle.
-func Gone(tx *Tx) bool {
-	//lint:ignore SA1019 a Ping would wait for a connection that is in use
-	return tx.loan.conn.PgConn().CheckConn() != nil
-}
-
 var Permit = permit

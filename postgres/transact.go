@@ -65,7 +65,7 @@ func (s *Store) again(ctx context.Context, try func() error) error {
 		err := try()
 		if err == nil || !passing(err) || ctx.Err() != nil || time.Now().After(until) {
 			if err != nil && ctx.Err() != nil && !translated(err) {
-				err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+				err = fmt.Errorf("%w (%w)", ctx.Err(), err)
 			}
 			return s.unavailable(err)
 		}
@@ -92,7 +92,7 @@ func (s *Store) write(ctx context.Context, run func(context.Context, *work) ([]s
 	case s.writers <- struct{}{}:
 		defer func() { <-s.writers }()
 	case <-ctx.Done():
-		return s.unavailable(context.Cause(ctx))
+		return s.unavailable(ctx.Err())
 	}
 	return s.again(ctx, func() error {
 		return s.use(ctx, func(w *work) error {
@@ -108,7 +108,7 @@ func (s *Store) write(ctx context.Context, run func(context.Context, *work) ([]s
 // use runs fn with a connection, and leaves no transaction open on it.
 func (s *Store) use(ctx context.Context, fn func(*work) error) error {
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, s.cfg.patience, errPool)
 	defer cancel()
@@ -231,7 +231,7 @@ func (w *work) commit(final []statement) error {
 		return w.s.unknown(errUnreplicated)
 	case err == nil:
 		return nil
-	case isAnswer && definite(failed) && !passing(err) && w.affected:
+	case isAnswer && definite(failed) && w.affected && len(answers) == len(final)-1 && ofEffect(failed):
 		return &mcpreplay.EffectError{Err: err, Internal: true}
 	case isAnswer && definite(failed):
 		return err

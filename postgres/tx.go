@@ -84,9 +84,13 @@ func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 // Begin makes a savepoint: what follows can be rolled back without the rest.
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
-	t.loan.points++
-	inner := &Tx{t.loan, fmt.Sprintf("mcpreplay_%d", t.loan.points)}
-	return inner, t.loan.exec(ctx, "SAVEPOINT "+inner.point)
+	inner := &Tx{loan: t.loan}
+	return inner, t.loan.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		t.loan.points++
+		inner.point = fmt.Sprintf("mcpreplay_%d", t.loan.points)
+		_, err := c.Exec(ctx, "SAVEPOINT "+inner.point, pgx.QueryExecModeExec)
+		return err
+	})
 }
 
 // Commit keeps what was done since Begin. It is an error for the transaction itself.
