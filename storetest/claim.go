@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -115,21 +117,10 @@ func testRelease(t *testing.T, s *suite[mcpreplay.Store]) {
 // the first time.
 func testExpiredAgain(t *testing.T, s *suite[mcpreplay.Store]) {
 	store := s.store(t)
-	info, err := store.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	soon := info.Time.Add(150 * time.Millisecond)
-	claimed := func(id string) mcpreplay.Record {
-		op := operation(id)
-		op.Authority = soon
-		return begin(t, store, op, claim())
-	}
-	released := claimed("op-expired-release")
+	soon, recs := claimedUntil(t, store)
+	released, gone, running := recs[0], endLease(t, store, recs[1]), recs[2]
 	released = advance(t, store, mcpreplay.Change{Key: released.Key, Revision: released.Revision, To: mcpreplay.StateReleased,
 		Event: mcpreplay.Event{Kind: mcpreplay.EventRelease, Actor: "owner-1"}})
-	gone := endLease(t, store, claimed("op-expired-takeover"))
-	running := claimed("op-expired-finish")
 	eventually(t, "the deadline to pass", func() bool {
 		info, err := store.Info(t.Context())
 		return err == nil && !info.Time.Before(soon)
@@ -145,6 +136,34 @@ func testExpiredAgain(t *testing.T, s *suite[mcpreplay.Store]) {
 	// What was authorised in time ends whenever it ends, and may be asked about.
 	advance(t, store, finish(running, mcpreplay.StateApplied))
 	advance(t, store, taking(gone, mcpreplay.EventReconcile, "owner-2"))
+}
+
+// claimedUntil makes three claims whose right to write ends soon: as soon as this
+// store on this machine leaves the time to make them.
+func claimedUntil(t *testing.T, store mcpreplay.Store) (soon time.Time, recs []mcpreplay.Record) {
+	t.Helper()
+	for window := 150 * time.Millisecond; ; window *= 4 {
+		info, err := store.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		soon, recs = info.Time.Add(window), nil
+		for i := range 3 {
+			op := operation(fmt.Sprintf("op-expired-%d-%s", i, window))
+			op.Authority = soon
+			rec, started, err := store.Begin(t.Context(), op, claim())
+			if errors.Is(err, mcpreplay.ErrExpired) && window < 10*time.Second {
+				break
+			}
+			if err != nil || !started {
+				t.Fatalf("Begin(%s) = started %v, %v; want true, nil", op.ID, started, err)
+			}
+			recs = append(recs, rec)
+		}
+		if len(recs) == 3 {
+			return soon, recs
+		}
+	}
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
