@@ -24,6 +24,7 @@ var (
 	errEnded        = errors.New("the transaction is over: its handle must not outlive the effect")
 	errBusy         = errors.New("the transaction is busy: one statement at a time, and rows are closed before the next")
 	errPool         = errors.New("every connection of the pool was in use all the time")
+	errIdle         = errors.New("this process was stopped while others waited for it to commit, and lost its turn")
 	errNotYours     = errors.New("the transaction is not the effect's to end")
 	errUnreplicated = errors.New("the server gave up waiting for its synchronous standby: a failover may lose what it committed")
 	errLossy        = errors.New("the server has asynchronous standbys and no synchronous ones: a failover may lose a claim, and what it was for may then be done twice")
@@ -118,7 +119,7 @@ func passing(err error) bool {
 	if err == nil || translated(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errClosed) {
 		return false
 	}
-	if errors.Is(err, errGone) || errors.Is(err, errLost) || errors.Is(err, errPool) || strings.HasSuffix(err.Error(), "closed pool") {
+	if errors.Is(err, errGone) || errors.Is(err, errLost) || errors.Is(err, errPool) || errors.Is(err, errIdle) || strings.HasSuffix(err.Error(), "closed pool") {
 		return false
 	}
 	switch c := code(err); {

@@ -10,7 +10,7 @@ import (
 
 // Patient is Open with other bounds than an application gets.
 func Patient(ctx context.Context, pool *pgxpool.Pool, opts *Options, patience, commit time.Duration) (*Store, error) {
-	return open(ctx, pool, opts, config{patience: patience, commitPatience: commit})
+	return open(ctx, pool, opts, config{patience: patience, commitPatience: commit, headPatience: 200 * time.Millisecond})
 }
 
 // Raw is the connection under a handle, past everything that guards it.

@@ -94,7 +94,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	s, err := newStore(pool, opts, config{patience: patience, commitPatience: commitPatience})
+	s, err := newStore(pool, opts, config{patience: patience, commitPatience: commitPatience, headPatience: headPatience})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 type config struct {
 	patience       time.Duration
 	commitPatience time.Duration
+	headPatience   time.Duration
 }
 
 // Open opens the ledger that Migrate made in the database of pool, which stays the
@@ -27,7 +28,7 @@ type config struct {
 // is not durable, and one matching mcpreplay.ErrUnavailable if the server cannot be
 // used now.
 func Open(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
-	return open(ctx, pool, opts, config{patience: patience, commitPatience: commitPatience})
+	return open(ctx, pool, opts, config{patience: patience, commitPatience: commitPatience, headPatience: headPatience})
 }
 
 // Connect is Open with a pool of the store's own, which Close closes. Errors do not

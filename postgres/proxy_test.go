@@ -119,8 +119,8 @@ func (p *proxy) serve(ctx context.Context, client net.Conn, to string) {
 				return
 			case delay, hang:
 				p.cuts.Add(1)
-				mute.Store(true)
 				if how == delay {
+					mute.Store(true)
 					client.Close()
 				}
 				select {
@@ -244,7 +244,7 @@ func TestCommitThatDoesNotEnd(t *testing.T) {
 	direct := newDatabase(t)
 	verified(t, direct, nil)
 	p := newProxy(t, direct)
-	s, err := postgres.Patient(t.Context(), newPool(t, p.url), backend(nil), time.Second, 200*time.Millisecond)
+	s, err := postgres.Patient(t.Context(), newPool(t, p.url), backend(nil), time.Second, 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,4 +288,40 @@ func TestConnectionIsCutBeforeCommit(t *testing.T) {
 	if n := query[int](t, url, "SELECT count(*) FROM item"); n != 1 {
 		t.Errorf("%d effects, want 1", n)
 	}
+}
+
+// TestStoppedProcessLosesItsTurn: one that took a position and then says nothing does
+// not keep the others from committing.
+func TestStoppedProcessLosesItsTurn(t *testing.T) {
+	t.Parallel()
+	direct := newDatabase(t)
+	sure := verified(t, direct, nil)
+	p := newProxy(t, direct)
+	s, err := postgres.Patient(t.Context(), newPool(t, p.url), backend(nil), time.Second, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p.next.Store(int32(hang))
+	stopped := make(chan error)
+	go func() {
+		_, _, err := s.Apply(t.Context(), operation("op-stopped"), effect("stopped"))
+		stopped <- err
+	}()
+	for deadline := time.Now().Add(20 * time.Second); p.cuts.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("COMMIT does not come by")
+		}
+	}
+	rec := apply(t, sure, "op-other") // within LockTimeout
+	if err := <-stopped; !errors.Is(err, mcpreplay.ErrUnavailable) || errors.Is(err, mcpreplay.ErrUnknown) {
+		t.Errorf("Apply() of a process that lost its turn = %v, want %v: COMMIT did not arrive", err, mcpreplay.ErrUnavailable)
+	}
+	if n := query[int](t, direct, "SELECT count(*) FROM item WHERE label = 'stopped'"); n != 0 {
+		t.Errorf("%d effects of it", n)
+	}
+	if rec.Position != 1 {
+		t.Errorf("the other is at %d, want 1: what was given up leaves no gap", rec.Position)
+	}
+	close(p.release)
 }

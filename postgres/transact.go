@@ -26,6 +26,11 @@ const (
 	// standby that is away may hold up for as long as it likes.
 	commitPatience = 30 * time.Second
 
+	// headPatience bounds how long a process that is gone, or stopped, can keep all
+	// others from committing: between taking a position and COMMIT it has nothing to do
+	// but to send that.
+	headPatience = 3 * time.Second
+
 	// grace is what a call may take beyond the timeouts that the server knows of,
 	// before the connection is taken for dead.
 	grace = 5 * time.Second
@@ -144,7 +149,6 @@ func (w *work) begin(ctx context.Context, mode string, statements ...statement) 
 	if deadline, ok := ctx.Deadline(); ok {
 		lock = max(min(lock, time.Until(deadline)), time.Millisecond)
 	}
-	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	all := append([]statement{do(mode), do(sqlSettings, ms(o.StatementTimeout), ms(lock), ms(o.IdleTimeout))}, statements...)
 	answers, err := w.exchange(ctx, all...)
 	if code(err) == "0A000" && len(answers) == 0 { // BEGIN of what writes
@@ -156,6 +160,8 @@ func (w *work) begin(ctx context.Context, mode string, statements ...statement) 
 	return answers[2:], nil
 }
 
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
 // next takes the next position. From here on every other writer waits, so what is
 // left to do is to commit. After an effect it is only taken in the transaction that
 // the effect began in: nobody else sees the operation at no event.
@@ -166,7 +172,7 @@ func (w *work) next(ctx context.Context, r *row, positions int64) (at, clock tim
 	} else {
 		take.sql += sqlTaken
 	}
-	answers, err := w.exchange(ctx, do("SELECT "+sqlDurable), take)
+	answers, err := w.exchange(ctx, do("SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true), "+sqlDurable, ms(w.s.cfg.headPatience)), take)
 	switch {
 	case err == nil && len(answers[1].rows) != 1 && w.affected:
 		err = &mcpreplay.EffectError{Err: errLost}
@@ -235,6 +241,8 @@ func (w *work) commit(final []statement) error {
 		return &mcpreplay.EffectError{Err: err, Internal: true}
 	case isAnswer && definite(failed):
 		return err
+	case code(err) == "25P03" && len(answers) == 0: // it was ended while it waited for COMMIT
+		return fmt.Errorf("%w: %w", errIdle, err)
 	}
 	w.broken = true
 	w.s.opts.Logger.Error("commit not confirmed", "ledger", w.s.name, "error", err)
