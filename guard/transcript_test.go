@@ -76,6 +76,9 @@ func play(t *testing.T, file string) {
 		case "reached":
 			<-p.looked
 			continue
+		case "writing":
+			<-p.wrote
+			continue
 		case "hold":
 			p.hold()
 			continue
@@ -117,6 +120,7 @@ type player struct {
 	replies map[string]map[string]any
 	held    chan struct{}    // closed to let go of the write lock
 	looked  chan struct{}    // a call has looked its record up
+	wrote   chan struct{}    // a call has asked the ledger to write
 	web     *httptest.Server // instead of in and out
 	body    []byte           // of its last reply
 }
@@ -181,7 +185,7 @@ func (p *player) start(options string) {
 		}
 		return nil
 	}
-	p.looked = make(chan struct{}, 1)
+	p.looked, p.wrote = make(chan struct{}, 1), make(chan struct{}, 1)
 	g, err := guard.New(watched{p.store, p.looked}, &guard.Options{
 		Keys: ring(p.t, stateSecret), FingerprintKeys: ring(p.t, prints),
 		Principal: set["principal"], AuthorityTTL: duration("authority"), Retention: duration("retention"),
@@ -191,7 +195,7 @@ func (p *player) start(options string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	server := issues.NewServer(g, p.store, issues.Options{Version: "test"})
+	server := issues.NewServer(g, entered{p.store, p.wrote}, issues.Options{Version: "test"})
 	if set["http"] != "" { // as somebody may mount it, without authentication
 		p.web = httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 			&mcp.StreamableHTTPOptions{Stateless: true, JSONResponse: true}))
@@ -293,6 +297,20 @@ func (w watched) Get(ctx context.Context, key mcpreplay.Key) (mcpreplay.Record, 
 	default:
 	}
 	return rec, err
+}
+
+// entered tells when an effect is about to be written.
+type entered struct {
+	*sqlite.Store
+	wrote chan struct{}
+}
+
+func (e entered) Apply(ctx context.Context, op mcpreplay.Operation, effect func(context.Context, *sqlite.Tx) (mcpreplay.Outcome, error)) (mcpreplay.Record, bool, error) {
+	select {
+	case e.wrote <- struct{}{}:
+	default:
+	}
+	return e.Store.Apply(ctx, op, effect)
 }
 
 // claim puts the operation "id lease" of the tool with title "one" in progress,
