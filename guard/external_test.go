@@ -51,7 +51,7 @@ func (f *fixture) external(e guard.Effect[payment, receipt], change func(*guard.
 func (f *fixture) externalOver(store mcpreplay.Store, e guard.Effect[payment, receipt], change func(*guard.Options)) (*mcp.ClientSession, *guard.Guard) {
 	f.t.Helper()
 	g := f.guard(store, func(o *guard.Options) {
-		o.Lease, o.EffectTimeout, o.ReconcileTimeout, o.Wait = 300*time.Millisecond, 20*time.Second, 2*time.Second, 20*time.Second
+		o.Lease, o.EffectTimeout, o.ReconcileTimeout, o.Wait = time.Second, 20*time.Second, 2*time.Second, 20*time.Second
 		if change != nil {
 			change(o)
 		}
@@ -402,7 +402,7 @@ func TestADuplicateThatWaitsTooLongIsToldToComeAgain(t *testing.T) {
 		<-release
 		return paid(op, in)
 	})
-	owner, _ := f.external(effect, nil)
+	owner, _ := f.external(effect, func(o *guard.Options) { o.Lease = time.Minute })
 	other, _ := f.external(effect, func(o *guard.Options) { o.Wait = 200 * time.Millisecond })
 	done := make(chan struct{})
 	go func() {

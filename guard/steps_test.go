@@ -91,7 +91,7 @@ func (p *path) effect(names string) guard.Effect[payment, walked] {
 func (p *path) server(names string, change func(*guard.Options)) (*mcp.ClientSession, *guard.Guard) {
 	p.f.t.Helper()
 	g := p.f.guard(p.store, func(o *guard.Options) {
-		o.Lease, o.Wait = 300*time.Millisecond, 20*time.Second
+		o.Lease, o.Wait = time.Second, 20*time.Second
 		if change != nil {
 			change(o)
 		}
