@@ -4,6 +4,7 @@
 GO          ?= go
 TESTFLAGS   ?=
 FUZZTIME    ?= 1m
+CHAOS       ?= 10m
 STATICCHECK  = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: help
@@ -68,6 +69,10 @@ evidence: ## make the attempt that is kept anew, from a clean commit
 .PHONY: mutants
 mutants: ## break the product on purpose: the lab must notice each time
 	$(GO) run ./internal/mutants
+
+.PHONY: chaos
+chaos: ## hosts and their database killed for CHAOS, while bookings go on
+	MCPREPLAY_CHAOS=$(CHAOS) $(GO) test -count=1 -timeout 0 -v -run TestChaos ./examples/hosts
 
 .PHONY: bench
 bench: ## benchmarks

@@ -12,13 +12,16 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"mcpreplay"
 	"mcpreplay/internal/pgtest"
+	"mcpreplay/postgres"
 )
 
 const token = "a-token-of-the-front-desk"
@@ -58,95 +61,188 @@ func (h *host) call(args string) (string, error) {
 	return string(text), err
 }
 
-// Bookings go to any host, hosts are killed meanwhile, and whoever gets no reply sends
-// the same to another: in the end each is booked once.
-func TestBookingsAreMadeOnceWhicheverHostDies(t *testing.T) {
-	database := pgtest.Own(t).Database(t)
-	dir := t.TempDir()
-	program := filepath.Join(dir, "program")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+// fleet is the servers, and where their bookings are.
+type fleet struct {
+	t        *testing.T
+	program  string
+	dir      string
+	server   *pgtest.Server
+	database string
+
+	mu    sync.Mutex
+	hosts []*host
+}
+
+func newFleet(t *testing.T, n int) *fleet {
+	t.Helper()
+	f := &fleet{t: t, dir: t.TempDir(), server: pgtest.Own(t), hosts: make([]*host, n)}
+	f.program, f.database = filepath.Join(f.dir, "program"), f.server.Database(t)
+	if out, err := exec.Command("go", "build", "-o", f.program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	run := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(program, append([]string{"-database", database, "-keys", filepath.Join(dir, "keys"), "-http", ":0"}, args...)...)
-		cmd.Env = append(os.Environ(), "HOTEL_TOKEN="+token)
-		cmd.Stderr = os.Stderr
-		return cmd
-	}
-	if err := run("-migrate").Run(); err != nil {
+	if err := f.command("-migrate").Run(); err != nil {
 		t.Fatalf("migrate: %v", err)
 	}
-	var mu sync.Mutex
-	var hosts [3]*host
-	start := func(i int) {
-		t.Helper()
-		h := &host{cmd: run()}
+	for i := range f.hosts {
+		f.start(i)
+	}
+	t.Cleanup(func() {
+		for _, h := range f.hosts {
+			h.cmd.Process.Kill()
+			h.cmd.Wait()
+		}
+	})
+	return f
+}
+
+func (f *fleet) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(f.program, append([]string{"-database", f.database, "-keys", filepath.Join(f.dir, "keys"), "-http", ":0"}, args...)...)
+	cmd.Env = append(os.Environ(), "HOTEL_TOKEN="+token)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// start starts a host, again and again while its database is away.
+func (f *fleet) start(i int) {
+	f.t.Helper()
+	for range 100 {
+		h := &host{cmd: f.command()}
 		out, err := h.cmd.StdoutPipe()
 		if err == nil {
 			err = h.cmd.Start()
 		}
 		if err != nil {
-			t.Fatal(err)
+			f.t.Fatal(err)
 		}
 		addr, err := bufio.NewReader(out).ReadString('\n')
 		if err != nil {
-			t.Fatalf("host %d does not say where it is: %v", i, err)
+			h.cmd.Wait()
+			time.Sleep(100 * time.Millisecond)
+			continue
 		}
 		h.url = "http://" + strings.TrimSpace(addr)
-		mu.Lock()
-		defer mu.Unlock()
-		hosts[i] = h
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.hosts[i] = h
+		return
 	}
-	for i := range hosts {
-		start(i)
-	}
-	defer func() {
-		for _, h := range hosts {
-			h.cmd.Process.Kill()
-			h.cmd.Wait()
+	f.t.Fatalf("host %d does not start", i)
+}
+
+// kill kills a host, wherever it is, and starts it again.
+func (f *fleet) kill(i int) {
+	f.hosts[i].cmd.Process.Kill()
+	f.hosts[i].cmd.Wait()
+	f.start(i)
+}
+
+// book sends a booking to one host after the other until it has a reply.
+func (f *fleet) book(n int) error {
+	args := fmt.Sprintf(`{"operation_id":"booking-%06d","room":"room-%06d","guest":"bo","night":"2026-12-31","nights":3}`, n, n)
+	var last error
+	for try := range 200 {
+		f.mu.Lock()
+		h := f.hosts[(n+try)%len(f.hosts)]
+		f.mu.Unlock()
+		text, err := h.call(args)
+		if err == nil && text != `{"nights":3}` {
+			return fmt.Errorf("booking %d: %s", n, text)
 		}
-	}()
+		if err == nil {
+			return nil
+		}
+		last = err
+		time.Sleep(time.Duration(50+rand.IntN(100)) * time.Millisecond)
+	}
+	return fmt.Errorf("booking %d: %w", n, last)
+}
+
+// judge counts what there is, by a connection of its own.
+func (f *fleet) judge(bookings int) {
+	f.t.Helper()
+	conn, err := pgx.Connect(f.t.Context(), f.database)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close(f.t.Context())
+	var nights, applied, others int
+	err = conn.QueryRow(f.t.Context(), `SELECT (SELECT count(*) FROM bookings), count(*) FILTER (WHERE state = 'applied'), count(*) FILTER (WHERE state <> 'applied') FROM mcpreplay.operations`).
+		Scan(&nights, &applied, &others)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if nights != 3*bookings || applied != bookings || others != 0 {
+		f.t.Errorf("%d nights in %d operations and %d others, want %d in %d", nights, applied, others, 3*bookings, bookings)
+	}
+	store, err := postgres.Connect(f.t.Context(), f.database, &postgres.Options{ReadOnly: true})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer store.Close()
+	report, err := mcpreplay.Verify(f.t.Context(), store)
+	if err != nil || !report.Consistent() {
+		f.t.Errorf("verify: %v, %v", report.Findings, err)
+	}
+}
+
+// Bookings go to any host, hosts are killed meanwhile, and whoever gets no reply sends
+// the same to another: in the end each is booked once.
+func TestBookingsAreMadeOnceWhicheverHostDies(t *testing.T) {
+	f := newFleet(t, 3)
 	const bookings = 60
 	var wg sync.WaitGroup
 	for n := range bookings {
 		wg.Go(func() {
-			args := fmt.Sprintf(`{"operation_id":"booking-%02d","room":"room-%02d","guest":"bo","night":"2026-12-31","nights":3}`, n, n)
-			var last error
-			for try := range 60 {
-				mu.Lock()
-				h := hosts[(n+try)%len(hosts)]
-				mu.Unlock()
-				text, err := h.call(args)
-				if err == nil {
-					if text != `{"nights":3}` {
-						t.Errorf("booking %d: %s", n, text)
-					}
-					return
-				}
-				last = err
-				time.Sleep(time.Duration(50+rand.IntN(100)) * time.Millisecond)
+			if err := f.book(n); err != nil {
+				t.Error(err)
 			}
-			t.Errorf("booking %d: %v", n, last)
 		})
 	}
-	for range 4 { // one after the other dies, wherever it is, and comes back
-		i := rand.IntN(len(hosts))
+	for range 4 { // one after the other dies
 		time.Sleep(time.Duration(50+rand.IntN(150)) * time.Millisecond)
-		hosts[i].cmd.Process.Kill()
-		hosts[i].cmd.Wait()
-		start(i)
+		f.kill(rand.IntN(len(f.hosts)))
 	}
 	wg.Wait()
-	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
+	f.judge(bookings)
+}
+
+// The same for as long as MCPREPLAY_CHAOS says (make chaos), with four hosts, and a
+// database that is killed in the middle of it.
+func TestChaos(t *testing.T) {
+	long := 5 * time.Second
+	if text := os.Getenv("MCPREPLAY_CHAOS"); text != "" {
+		var err error
+		if long, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer conn.Close(t.Context())
-	var nights, operations int
-	if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM bookings), (SELECT count(*) FROM mcpreplay.operations WHERE state = 'applied')`).Scan(&nights, &operations); err != nil {
-		t.Fatal(err)
+	f := newFleet(t, 4)
+	end := time.Now().Add(long)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				if err := f.book(int(next.Add(1) - 1)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
-	if nights != 3*bookings || operations != bookings {
-		t.Errorf("%d nights in %d operations, want %d in %d", nights, operations, 3*bookings, bookings)
+	kills, restarted := 0, false
+	for time.Now().Before(end) {
+		time.Sleep(time.Duration(100+rand.IntN(900)) * time.Millisecond)
+		if left := time.Until(end); left < long/2 && !restarted {
+			restarted = true
+			f.server.Kill()
+			if err := f.server.Start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kills++
+		f.kill(rand.IntN(len(f.hosts)))
 	}
+	wg.Wait()
+	f.judge(int(next.Load()))
+	t.Logf("%d bookings, %d kills of hosts, 1 of the database, in %v", next.Load(), kills, long)
 }
