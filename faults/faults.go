@@ -45,9 +45,9 @@ const (
 	AfterPartialFirstCommit Point = "after-partial-first-commit" // the first step of several is committed
 
 	// InWrite and AfterWrite count the transactions of an operation, such as
-	// after-write-4. Renewals of a lease do not count. InWrite is before it is committed, and only in those that run
-	// a part of the effect: in the others nothing lies between the commit before
-	// and their own.
+	// after-write-4. Renewals of a lease do not count. InWrite is before it is
+	// committed, and only in those that run a part of the effect: in the others
+	// nothing lies between the commit before and their own.
 	InWrite    Point = "in-write"
 	AfterWrite Point = "after-write"
 )

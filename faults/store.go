@@ -139,7 +139,7 @@ func (s *store[Tx]) ApplyStep(ctx context.Context, c mcpreplay.Change, effect fu
 }
 
 func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.Record, error) {
-	if c.Event.Kind == "" { // a renewal, which comes whenever it is time
+	if c.Event.Kind == "" && c.Lease != 0 { // a renewal, which comes whenever it is time
 		return s.Applier.Advance(ctx, c)
 	}
 	n := s.write(c.Key)
