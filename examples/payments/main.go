@@ -106,13 +106,14 @@ func decode(body io.Reader) (r Receipt, err error) {
 func main() {
 	ledger := flag.String("ledger", "payments.db", "where operations are recorded")
 	api := flag.String("api", "http://127.0.0.1:8081", "the payment system")
+	lease := flag.Duration("lease", 15*time.Second, "how long a server may be silent before another asks what it did")
 	flag.Parse()
 
 	store, err := sqlite.Open(*ledger, &sqlite.Options{Backend: "payments"})
 	check(err)
 	keys, err := guard.KeyFile(*ledger + ".keys")
 	check(err)
-	g, err := guard.New(store, &guard.Options{Keys: keys})
+	g, err := guard.New(store, &guard.Options{Keys: keys, Lease: *lease})
 	check(err)
 
 	p := payments{url: *api, client: &http.Client{}}

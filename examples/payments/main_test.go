@@ -20,6 +20,7 @@ type bank struct {
 	made    int
 	next    string // what happens to the next charge
 	held    chan struct{}
+	release chan struct{}
 }
 
 func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -59,6 +60,11 @@ func (b *bank) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		b.mu.Lock()
 		return
+	case "wait":
+		close(b.held)
+		b.mu.Unlock()
+		<-b.release
+		b.mu.Lock()
 	}
 	json.NewEncoder(w).Encode(Receipt{ChargeID: b.charges[key]})
 }
@@ -67,7 +73,7 @@ func (b *bank) will(what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.next = what
-	b.held = make(chan struct{})
+	b.held, b.release = make(chan struct{}), make(chan struct{})
 }
 
 func TestChargesAreMadeOnceWhateverReplyIsLost(t *testing.T) {

@@ -74,6 +74,15 @@ func (s *Server) Kill() {
 	s.Stop()
 }
 
+// Signal sends it a signal: os.Kill and, where there are such, those that stop a process
+// and let it go on.
+func (s *Server) Signal(sig os.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatalf("signal %v: %v", sig, err)
+	}
+}
+
 // Result is what a call says, in the parts that the examples show.
 type Result struct {
 	IsError    bool
