@@ -20,9 +20,14 @@ const maxEvidence = 500
 // has it, as long as he renews its lease. The revision is its epoch: every write
 // compares it, so that whoever slept past his lease cannot write unawares.
 type claim struct {
-	g     *Guard
-	owner string
-	gone  context.CancelCauseFunc // tells the effect that the claim is lost
+	g       *Guard
+	owner   string
+	attempt int64
+	gone    context.CancelCauseFunc // tells the effect that the claim is lost
+
+	// again: it was taken over from an attempt that nobody knows the outcome of.
+	// That this one did nothing proves nothing then.
+	again bool
 
 	mu  sync.Mutex // one write at a time, and the record with it
 	rec mcpreplay.Record
@@ -60,23 +65,24 @@ func (g *Guard) claim(ctx context.Context, w *work) (*claim, mcpreplay.Record, e
 			started = err == nil
 		}
 	}
+	again := change.Event.Kind == mcpreplay.EventTakeover
 	switch {
 	case errors.Is(err, mcpreplay.ErrUnknown):
-		return nil, rec, g.unclaim(ctx, w.o.Key, owner, err)
+		return nil, rec, g.unclaim(ctx, w.o.Key, owner, again, err)
 	case err != nil || !started:
 		return nil, rec, err
 	}
-	return &claim{g: g, owner: owner, rec: rec}, rec, nil
+	return &claim{g: g, owner: owner, attempt: rec.Attempt, again: again, rec: rec}, rec, nil
 }
 
 // unclaim gives a claim back that was not confirmed, if it is there: nothing has
 // run under it. The outcome stays unknown if that cannot be done either.
-func (g *Guard) unclaim(ctx context.Context, key mcpreplay.Key, owner string, unknown error) error {
+func (g *Guard) unclaim(ctx context.Context, key mcpreplay.Key, owner string, again bool, unknown error) error {
 	rec, err := g.store.Get(ctx, key)
 	if err != nil || rec.Owner != owner {
 		return unknown
 	}
-	c := &claim{g: g, owner: owner, rec: rec}
+	c := &claim{g: g, owner: owner, attempt: rec.Attempt, again: again, rec: rec}
 	if _, err := c.write(ctx, c.release("the claim was not confirmed")); err != nil {
 		return unknown
 	}
@@ -88,6 +94,7 @@ func (g *Guard) unclaim(ctx context.Context, key mcpreplay.Key, owner string, un
 func (c *claim) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
+	id := c.rec.ID
 	go func() {
 		defer close(done)
 		every := time.NewTicker(c.g.opts.Lease / 3)
@@ -99,7 +106,7 @@ func (c *claim) keep(ctx context.Context) (stop func()) {
 			case <-every.C:
 			}
 			if err := c.renew(ctx); errors.Is(err, errLost) {
-				c.g.opts.Logger.Warn("claim lost", "operation", c.rec.ID, "owner", c.owner)
+				c.g.opts.Logger.Warn("claim lost", "operation", id, "owner", c.owner)
 				c.gone(errLost)
 				return
 			}
@@ -176,7 +183,12 @@ func (c *claim) told(ctx context.Context, e mcpreplay.Event) bool {
 	})
 }
 
+// release is an attempt that did nothing. Where one before it may have done
+// something the claim is given up without saying that nothing happened.
 func (c *claim) release(why string) mcpreplay.Change {
+	if c.again {
+		return c.doubt("this attempt did nothing, but the one before may have: " + why)
+	}
 	return mcpreplay.Change{To: mcpreplay.StateReleased,
 		Event: mcpreplay.Event{Kind: mcpreplay.EventRelease, Actor: c.owner, Evidence: evidence(why)}}
 }
@@ -189,6 +201,9 @@ func (c *claim) doubt(why string) mcpreplay.Change {
 }
 
 func (c *claim) finish(to mcpreplay.State, result mcpreplay.Result, effect, why string) mcpreplay.Change {
+	if c.again && to == mcpreplay.StateNotApplied {
+		return c.release(why)
+	}
 	return mcpreplay.Change{To: to, Owner: c.owner, Result: &result, Effect: effect,
 		Event: mcpreplay.Event{Kind: mcpreplay.EventFinish, Actor: c.owner, Evidence: evidence(why)}}
 }
@@ -222,6 +237,14 @@ func (c *claim) write(ctx context.Context, change mcpreplay.Change) (mcpreplay.R
 			if change.Event.Kind == mcpreplay.EventDoubt && now.Owner != c.owner {
 				return now, errLost // whoever has it now will say more
 			}
+			// That this attempt did nothing says nothing of one that began since: its
+			// claim is not this owner's to end.
+			if now.Attempt != c.attempt && nothing(change) {
+				if c.told(ctx, change.Event) {
+					return now, nil
+				}
+				return now, errLost
+			}
 		}
 		if !passing(err) || !sleep(ctx, pause) {
 			return c.rec, err
@@ -235,7 +258,10 @@ func (c *claim) late(ctx context.Context, change mcpreplay.Change) (mcpreplay.Re
 		return c.rec, nil // it knows nothing that the record does not
 	}
 	to := change.To
-	if to == mcpreplay.StateReleased { // nothing happened, it says
+	if nothing(change) {
+		if c.rec.Attempt != c.attempt {
+			return c.rec, nil // in this attempt, which contradicts no other
+		}
 		to = mcpreplay.StateNotApplied
 	}
 	for {
@@ -265,6 +291,11 @@ func (c *claim) late(ctx context.Context, change mcpreplay.Change) (mcpreplay.Re
 			return c.rec, fmt.Errorf("a late outcome (%s) is not recorded: %w", to, err)
 		}
 	}
+}
+
+// nothing reports whether change says that the effect did not happen.
+func nothing(change mcpreplay.Change) bool {
+	return change.To == mcpreplay.StateReleased || change.To == mcpreplay.StateNotApplied
 }
 
 func lateEvidence(to mcpreplay.State, change mcpreplay.Change) string {

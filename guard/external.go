@@ -82,7 +82,9 @@ func Timeout[In, Out any](d time.Duration, e Effect[In, Out]) Effect[In, Out] {
 // Idempotent declares that an external effect may be run again under the same
 // operation id without doing its work a second time: the system it calls knows the
 // id, or its IdempotencyKey, for at least as long as the authority to write lasts.
-// Only then is an effect whose owner is gone run again, by the next attempt.
+// Only then is an effect whose owner is gone run again, by the next attempt. If that
+// one tells NotApplied or TryAgain the operation stays unknown all the same: it speaks
+// for itself, and the attempt before it may have done the work.
 func Idempotent[In, Out any](e Effect[In, Out]) Effect[In, Out] {
 	if e.err == nil && !e.claims {
 		e.err = errors.New("guard.Idempotent is for an external effect: an atomic one is never left in doubt, and steps are never run again")
@@ -173,8 +175,9 @@ func (w *work) external(ctx context.Context, fn func(context.Context) (mcpreplay
 	}
 	w.op.Attempt = rec.Attempt
 	if !time.Now().Before(deadline) { // this process slept: others may have given it up
-		rec, err := c.write(ctx, c.release("the deadline passed before the effect began"))
-		return rec, err != nil, errors.Join(err, &mcpreplay.EffectError{Err: errors.New("the deadline passed before the effect began")})
+		never := errors.New("the deadline passed before the effect began")
+		rec, err := c.write(ctx, c.release(never.Error()))
+		return rec, err != nil || rec.State != mcpreplay.StateReleased, errors.Join(err, &mcpreplay.EffectError{Err: never})
 	}
 	detached, gone := context.WithCancelCause(context.WithoutCancel(ctx))
 	c.gone = gone
