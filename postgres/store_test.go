@@ -179,7 +179,11 @@ func apply(t testing.TB, s *postgres.Store, id string) mcpreplay.Record {
 // query reads one value through a connection of its own that no store knows.
 func query[T any](t testing.TB, url, q string, args ...any) (v T) {
 	t.Helper()
-	pool := newPool(t, url)
+	pool, err := postgres.NewPool(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close() // now: some ask a hundred times
 	if err := pool.QueryRow(context.Background(), q, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", q, err)
 	}
