@@ -113,7 +113,7 @@ var mutants = []mutant{
 	{
 		name:  "progress-forgotten",
 		what:  "what the steps knew is not kept for whoever settles in their place",
-		edits: []edit{{"guard/steps.go", "	m.Progress = kept\n", ""}},
+		edits: []edit{{"guard/steps.go", "	m.Progress = kept\n", "	_ = kept\n"}},
 		cells: []string{"fault-exit-after-write-4-partial"},
 	},
 	{
