@@ -29,12 +29,13 @@ func TestAReportIsWrittenWheneverTheProcessDies(t *testing.T) {
 		return results
 	}
 	s := program.Start(nil)
-	go func() {
+	var killed sync.WaitGroup
+	killed.Go(func() {
 		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
 		s.Kill()
-	}()
+	})
 	all(s)
-	s.Stop()
+	killed.Wait() // all may have ended before
 
 	s = program.Start(nil)
 	for i, r := range all(s) {
