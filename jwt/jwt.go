@@ -165,15 +165,39 @@ func (v *Verifier) Verify(ctx context.Context, token string, _ *http.Request) (*
 	return nil, invalid("its signature is not that of the issuer's key")
 }
 
+// members are those of a JSON object by their exact names. A struct would not do: to
+// encoding/json a claim EXP is exp as well, and many an issuer lets people name claims.
+type members map[string]json.RawMessage
+
+func readMembers(text []byte) (members, error) {
+	if err := mcpreplay.CheckJSON(text, nil); err != nil { // a claim twice is two tokens
+		return nil, err
+	}
+	var m members
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, errors.New("it is null")
+	}
+	return m, nil
+}
+
+// read fills what into has pointers to, by name. What is not there stays as it is.
+func (m members) read(into map[string]any) error {
+	for name, value := range into {
+		if raw, ok := m[name]; ok {
+			if err := json.Unmarshal(raw, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // header is what of a token's header counts. What it says about where its own key is
 // (jku, jwk, x5u, x5c) is not heard.
-type header struct {
-	Alg  string           `json:"alg"`
-	Kid  string           `json:"kid"`
-	Typ  string           `json:"typ"`
-	Cty  string           `json:"cty"`
-	Crit *json.RawMessage `json:"crit"`
-}
+type header struct{ Alg, Kid, Typ, Cty string }
 
 func readHeader(token string) (h header, err error) {
 	parts := strings.Split(token, ".")
@@ -181,17 +205,19 @@ func readHeader(token string) (h header, err error) {
 		return h, invalid("it is not a token of three parts, and of at most %d bytes", maxToken)
 	}
 	text, err := base64.RawURLEncoding.Strict().DecodeString(parts[0])
+	var m members
 	if err == nil {
-		err = mcpreplay.CheckJSON(text, nil)
+		m, err = readMembers(text)
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &h)
+		err = m.read(map[string]any{"alg": &h.Alg, "kid": &h.Kid, "typ": &h.Typ, "cty": &h.Cty})
 	}
+	_, critical := m["crit"]
 	typ := strings.TrimPrefix(strings.ToLower(h.Typ), "application/")
 	switch {
 	case err != nil:
 		return h, invalid("its header cannot be read")
-	case h.Crit != nil:
+	case critical:
 		return h, invalid("its header has critical extensions")
 	case typ != "" && typ != "jwt" && typ != "at+jwt", h.Cty != "":
 		return h, invalid("it is of another type")
@@ -201,32 +227,33 @@ func readHeader(token string) (h header, err error) {
 
 // claims are those that count.
 type claims struct {
-	Issuer    string          `json:"iss"`
-	Subject   string          `json:"sub"`
-	Audience  json.RawMessage `json:"aud"`
-	Expires   *float64        `json:"exp"`
-	NotBefore *float64        `json:"nbf"`
-	IssuedAt  *float64        `json:"iat"`
-	Scope     string          `json:"scope"`
+	Issuer, Subject, Scope       string
+	Audience                     json.RawMessage
+	Expires, NotBefore, IssuedAt *float64
 }
 
 // accept holds the claims of a token that the issuer has signed.
 func (v *Verifier) accept(payload []byte) (*auth.TokenInfo, error) {
-	var c claims
-	var all map[string]any
-	if err := mcpreplay.CheckJSON(payload, nil); err != nil { // a claim twice is two tokens
+	m, err := readMembers(payload)
+	if err != nil {
 		return nil, invalid("its claims are not one JSON object in one reading")
 	}
-	if json.Unmarshal(payload, &c) != nil || json.Unmarshal(payload, &all) != nil || all == nil {
+	var c claims
+	var all map[string]any
+	err = m.read(map[string]any{
+		"iss": &c.Issuer, "sub": &c.Subject, "scope": &c.Scope, "aud": &c.Audience,
+		"exp": &c.Expires, "nbf": &c.NotBefore, "iat": &c.IssuedAt,
+	})
+	if err != nil || json.Unmarshal(payload, &all) != nil {
 		return nil, invalid("its claims cannot be read")
 	}
 	now, skew := v.now(), v.o.Skew
 	switch {
-	case c.Issuer != v.o.Issuer || all["iss"] != c.Issuer:
+	case c.Issuer != v.o.Issuer:
 		return nil, invalid("it is of another issuer")
 	case !forAudience(c.Audience, v.o.Audience):
 		return nil, invalid("it is for another audience")
-	case c.Subject == "" || all["sub"] != c.Subject:
+	case c.Subject == "":
 		return nil, invalid("it names no subject")
 	case c.Expires == nil:
 		return nil, invalid("it never expires")

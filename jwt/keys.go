@@ -21,10 +21,12 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// How often a key set is had anew. A set that cannot be had is used for as long as
-// keepKeys: a key that was taken back in between is still accepted then.
+// How often a key set is had anew. Tokens do not wait for that before staleKeys, and
+// then once. A set that cannot be had is used for as long as keepKeys: a key that was
+// taken back in between is still accepted then.
 const (
-	refreshKeys = 10 * time.Minute
+	refreshKeys = 5 * time.Minute
+	staleKeys   = 10 * time.Minute
 	refreshSoon = 10 * time.Second // because a key is not known, or the last time failed
 	keepKeys    = 24 * time.Hour
 	fetchTime   = 10 * time.Second
@@ -44,6 +46,7 @@ type keySet struct {
 	had    time.Time     // when they were had last
 	tried  time.Time     // when that was last tried
 	trying chan struct{} // closed when it has been
+	idle   bool          // nobody had asked for so long that tokens wait for this one
 }
 
 func newKeySet(source string, client *http.Client, log *slog.Logger) (*keySet, error) {
@@ -91,10 +94,13 @@ func (s *keySet) find(ctx context.Context, now time.Time, kid, alg string) ([]jo
 	due := (age >= refreshKeys || len(found) == 0) && since >= refreshSoon
 	var wait chan struct{}
 	if due && s.trying == nil {
+		// A key may have been taken back while no token came. A source that fails is
+		// tried often, so that tokens do not wait for it again and again.
+		s.idle = age >= staleKeys && since >= refreshKeys
 		s.tried, s.trying = now, make(chan struct{})
 		go s.refresh(now, s.trying)
 	}
-	if !usable || len(found) == 0 {
+	if !usable || len(found) == 0 || s.idle {
 		wait = s.trying
 	}
 	s.mu.Unlock()
@@ -127,7 +133,7 @@ func (s *keySet) refresh(now time.Time, done chan struct{}) {
 	} else {
 		s.keys, s.had = keys, now
 	}
-	s.trying = nil
+	s.trying, s.idle = nil, false
 	close(done)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -32,6 +33,7 @@ type serveFlags struct {
 	issuer    string
 	audience  string
 	jwks      string
+	resource  string
 	metrics   string
 	keyFile   string
 	authority time.Duration
@@ -76,8 +78,9 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.http, "http", "", "address to serve HTTP on, such as :8080 (loopback unless a host is named)")
 	flags.StringArrayVar(&f.tokens, "token", nil, "bearer token of a principal, as NAME=TOKEN; may be repeated")
 	flags.StringVar(&f.issuer, "issuer", "", "issuer of the tokens (JWT) that are accepted over HTTP, instead of --token")
-	flags.StringVar(&f.audience, "audience", "", "URL that the tokens are for: this server's, as its clients name it")
+	flags.StringVar(&f.audience, "audience", "", "whom the tokens are for: this server, as its issuer names it")
 	flags.StringVar(&f.jwks, "jwks", "", "key set of the issuer: a file, or an https URL")
+	flags.StringVar(&f.resource, "resource", "", "URL that clients reach this server by (default: the audience)")
 	flags.StringVar(&f.metrics, "metrics", "", "address to serve metrics on, such as :9464 (loopback unless a host is named)")
 	flags.StringVar(&f.keyFile, "key-file", "", "file of secrets, created if absent (default: the ledger's path and .keys)")
 	flags.DurationVar(&f.authority, "authority-ttl", 15*time.Minute, "how long after its first round an operation may be written")
@@ -88,7 +91,8 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 
 // check refuses what was given and cannot be meant, before anything is created.
 func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
-	for name, value := range map[string]string{"principal": f.principal, "backend": f.backend, "ledger": f.ledger, "key-file": f.keyFile, "http": f.http} {
+	for name, value := range map[string]string{"principal": f.principal, "backend": f.backend, "ledger": f.ledger, "key-file": f.keyFile, "http": f.http,
+		"issuer": f.issuer, "audience": f.audience, "jwks": f.jwks, "resource": f.resource} {
 		if value == "" && cmd.Flags().Changed(name) {
 			return misused("leave the flag out, or give it a value", "--%s is empty", name)
 		}
@@ -247,10 +251,10 @@ func (f *serveFlags) keys(path string, lab *labFlags) (keys, error) {
 
 // httpOptions is nil when stdio is served.
 func (f *serveFlags) httpOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, error) {
-	identities := f.issuer != "" || f.audience != "" || f.jwks != ""
+	identities := f.issuer != "" || f.audience != "" || f.jwks != "" || f.resource != ""
 	if f.http == "" {
 		if len(f.tokens) > 0 || identities {
-			return nil, misused("serve HTTP with --http ADDR", "--token, --issuer, --audience and --jwks are for HTTP only")
+			return nil, misused("serve HTTP with --http ADDR", "--token, --issuer, --audience, --jwks and --resource are for HTTP only")
 		}
 		return nil, nil
 	}
@@ -283,11 +287,22 @@ func (f *serveFlags) jwtOptions(e *env, log *slog.Logger) (*guard.HTTPOptions, e
 	if f.issuer == "" || f.audience == "" || f.jwks == "" {
 		return nil, misused("give all three", "--issuer, --audience and --jwks belong together")
 	}
+	resource := f.resource
+	if resource == "" {
+		resource = f.audience
+	}
+	u, err := url.Parse(resource)
+	if err != nil || u.Host == "" {
+		return nil, misused("give the URL that clients reach this server by with --resource", "%q is not the URL of a server", resource)
+	}
 	v, err := jwt.New(&jwt.Options{Issuer: f.issuer, Audience: f.audience, Keys: f.jwks, Logger: log})
 	if err != nil {
 		return nil, &commandError{code: exitMisused, err: err, hint: "see serve --help"}
 	}
-	o := &guard.HTTPOptions{Verifier: v.Verify, Resource: f.audience, AuthorizationServers: []string{f.issuer}}
+	o := &guard.HTTPOptions{
+		Verifier: v.Verify, Resource: resource, AuthorizationServers: []string{f.issuer},
+		AllowedHosts: []string{u.Hostname()}, // a proxy in front passes on the name that clients use
+	}
 	return o, f.listening(e, o, log)
 }
 
