@@ -62,7 +62,7 @@ func TestAWireErrorOfAnEffectIsUnknown(t *testing.T) {
 			cs, _ := f.external(guard.External(func(context.Context, *guard.Op, payment) (receipt, error) {
 				runs++
 				return receipt{}, end
-			}), nil)
+			}), func(o *guard.Options) { o.Lease = time.Minute }) // which doubt ends
 			for range 2 {
 				if res := mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":1}`); !isUnknown(res) {
 					t.Errorf("told %s", text(res))
