@@ -78,6 +78,9 @@ func (g *Guard) claim(ctx context.Context, w *work) (*claim, mcpreplay.Record, e
 // unclaim gives a claim back that was not confirmed, if it is there: nothing has
 // run under it. The outcome stays unknown if that cannot be done either.
 func (g *Guard) unclaim(ctx context.Context, key mcpreplay.Key, owner string, again bool, unknown error) error {
+	// Whoever asked may have stopped waiting, which is often why it is not confirmed.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.Wait)
+	defer cancel()
 	rec, err := g.store.Get(ctx, key)
 	if err != nil || rec.Owner != owner {
 		return unknown

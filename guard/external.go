@@ -271,7 +271,8 @@ func keepable[Out any](encode encoder[Out], out Out, state mcpreplay.State) mcpr
 	if state == mcpreplay.StatePartial {
 		done = "A part of the operation was done"
 	}
-	result, err := encode(out)
+	// What it is made of may panic, which must not pass for the effect's own.
+	result, err := apart(func() (mcpreplay.Result, error) { return encode(out) })
 	var isError *isErrorResult
 	var unkept *unkeptResult
 	switch {
