@@ -212,6 +212,25 @@ func HTTPHandler(server *mcp.Server, o *HTTPOptions) (http.Handler, error) {
 // drainingKey is where RunHTTP puts the context that ends when it drains.
 type drainingKey struct{}
 
+// whenDraining calls f, once the server of a request drains. After stop f neither runs
+// nor will.
+func whenDraining(ctx context.Context, f func()) (stop func()) {
+	draining, ok := ctx.Value(drainingKey{}).(context.Context)
+	if !ok {
+		return func() {}
+	}
+	done := make(chan struct{})
+	undo := context.AfterFunc(draining, func() {
+		defer close(done)
+		f()
+	})
+	return func() {
+		if !undo() {
+			<-done
+		}
+	}
+}
+
 type httpHandler struct {
 	o             HTTPOptions
 	origins       *http.CrossOriginProtection
@@ -312,9 +331,7 @@ func (h *httpHandler) dispatch(w http.ResponseWriter, r *http.Request) {
 	if in.method == methodListen {
 		// The SDK ends a subscription with its request. It must not hold up a
 		// server that drains.
-		if draining, ok := ctx.Value(drainingKey{}).(context.Context); ok {
-			defer context.AfterFunc(draining, cancel)()
-		}
+		defer whenDraining(ctx, cancel)()
 	}
 	r = r.Clone(ctx)
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key", "Last-Event-ID", "Mcp-Session-Id"} {
@@ -324,13 +341,19 @@ func (h *httpHandler) dispatch(w http.ResponseWriter, r *http.Request) {
 	served.ServeHTTP(&replyWriter{ResponseWriter: w}, r)
 }
 
-// bodyTimeout bounds how long a client may take to send a message.
-const bodyTimeout = 30 * time.Second
+// bodyTimeout bounds how long a client may take to send a message, and drainTimeout
+// how long once the server drains.
+const (
+	bodyTimeout  = 30 * time.Second
+	drainTimeout = time.Second
+)
 
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	stop := whenDraining(r.Context(), func() { _ = control.SetReadDeadline(time.Now().Add(drainTimeout)) })
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	stop()
 	if err == nil { // a call may take longer than its message
 		_ = control.SetReadDeadline(time.Time{})
 	}

@@ -76,6 +76,44 @@ func TestABodyThatNeverComesHoldsNothing(t *testing.T) {
 	}
 }
 
+// A message that has begun when the server drains has a moment left to come.
+func TestABodyThatStopsDoesNotHoldADrain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	addr, stop := serveHTTP(t, f)
+	body := func(id string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{%s,"name":"pay","arguments":{"operation_id":"%s","amount":1}}}`, metaModern, id)
+	}
+	begin := func(id string) (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Type: application/json\r\nAccept: */*\r\nAuthorization: Bearer %s\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: pay\r\nContent-Length: %d\r\n\r\n",
+			aliceToken, len(body(id)))
+		r := bufio.NewReader(conn)
+		if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != http.StatusContinue {
+			t.Fatalf("%v, %v, want 100", res, err)
+		}
+		io.WriteString(conn, body(id)[:100])
+		return conn, r
+	}
+	_, stuck := begin("pay-stuck")
+	late, served := begin("pay-late")
+	time.AfterFunc(100*time.Millisecond, func() { io.WriteString(late, body("pay-late")[100:]) })
+	if took, err := stop(); err != nil || took > 10*time.Second {
+		t.Errorf("the server ended with %v after %v", err, took)
+	}
+	if res, err := http.ReadResponse(stuck, nil); err != nil || res.StatusCode != http.StatusBadRequest || f.payments("pay-stuck") != "" {
+		t.Errorf("what stopped got %v, %v, and paid %q", res, err, f.payments("pay-stuck"))
+	}
+	if res, err := http.ReadResponse(served, nil); err != nil || res.StatusCode != http.StatusOK || f.payments("pay-late") == "" {
+		t.Errorf("what came got %v, %v, and paid %q", res, err, f.payments("pay-late"))
+	}
+}
+
 // Everything that HTTP itself is about is refused in JSON, before anything ran.
 func TestMediaThatIsNotPlainJSONIsRefused(t *testing.T) {
 	f := newFixture(t)
