@@ -92,6 +92,13 @@ func (g *Guard) unclaim(ctx context.Context, key mcpreplay.Key, owner string, ag
 	return errUnconfirmed
 }
 
+// record is the record as its owner saw it last.
+func (c *claim) record() mcpreplay.Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec
+}
+
 // keep renews the lease until stop is called. It ends by itself when the claim is
 // lost, which it tells the effect.
 func (c *claim) keep(ctx context.Context) (stop func()) {

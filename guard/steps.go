@@ -185,7 +185,7 @@ func (r *stepRun[In, P, Out]) forward(ctx context.Context) (mcpreplay.Record, bo
 // inDoubt stops where nobody knows what happened, or where the claim is lost.
 func (r *stepRun[In, P, Out]) inDoubt(ctx context.Context, step string, why error) (mcpreplay.Record, bool, error) {
 	if errors.Is(why, errLost) {
-		return r.claim.rec, true, why
+		return r.claim.record(), true, why
 	}
 	rec, err := r.claim.write(ctx, r.claim.doubt(step+": "+why.Error()))
 	var ledger *ledgerError

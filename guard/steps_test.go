@@ -345,6 +345,8 @@ func TestStepsThatCannotWorkAreRefused(t *testing.T) {
 	for name, e := range map[string]guard.Effect[payment, walked]{
 		"none":       guard.Steps(finish),
 		"twice":      guard.Steps(finish, guard.Do("a", do, nil), guard.Do("a", do, nil)),
+		"long name":  guard.Steps(finish, guard.Do(strings.Repeat("n", 65), do, nil)),
+		"no run, tx": guard.Steps(finish, guard.DoTx[*sqlite.Tx, payment, walk](f.store, "a", nil, nil)),
 		"nameless":   guard.Steps(finish, guard.Do("", do, nil)),
 		"nothing":    guard.Steps(finish, guard.Do[payment, walk]("a", nil, nil)),
 		"idempotent": guard.Idempotent(guard.Steps(finish, guard.Do("a", do, nil))),
