@@ -51,7 +51,7 @@ type Operation struct {
 	Digests                mcpreplay.Digests
 	Authority, Retention   sql.NullInt64 // microseconds
 	Owner                  string
-	Position, Updated      int64
+	Position               int64
 	ResultIsError, Dropped bool
 }
 
@@ -59,6 +59,7 @@ type Operation struct {
 type LedgerEvent struct {
 	Position                                            int64
 	Operation, Kind, State, Step, Outcome, Actor, Class string
+	At                                                  int64 // microseconds
 }
 
 // tables are all that may be in a file: a view or a trigger would be code of its
@@ -190,22 +191,22 @@ func (d *Database) readLedger(ctx context.Context, db *sql.DB) error {
 func (d *Database) readOperations(ctx context.Context, db *sql.DB) error {
 	return each(ctx, db, `SELECT o.seq, operation_id, principal, tool, tool_version, state, fenced, effect, key_id, fingerprint, arguments_digest,
 		answers_digest, state_digest, sent_digest, authority_until, retention_until, coalesce(result_is_error, 0), result_digest IS NOT NULL AND body IS NULL, body,
-		owner, position, updated_at
+		owner, position
 		FROM mcpreplay_operations o LEFT JOIN mcpreplay_results r ON r.seq = o.seq ORDER BY o.seq`, func(scan func(...any) error) error {
 		var o Operation
 		err := scan(&o.Seq, &o.ID, &o.Principal, &o.Tool, &o.Version, &o.State, &o.Fenced, &o.Effect, &o.Digests.KeyID, &o.Digests.Fingerprint,
 			&o.Digests.Arguments, &o.Digests.Answers, &o.Digests.State, &o.Digests.Sent, &o.Authority, &o.Retention, &o.ResultIsError, &o.Dropped, &o.Result,
-			&o.Owner, &o.Position, &o.Updated)
+			&o.Owner, &o.Position)
 		d.Operations = append(d.Operations, o)
 		return err
 	})
 }
 
 func (d *Database) readEvents(ctx context.Context, db *sql.DB) error {
-	return each(ctx, db, `SELECT e.position, coalesce(o.operation_id, ''), kind, e.state, step, outcome, actor, evidence
+	return each(ctx, db, `SELECT e.position, coalesce(o.operation_id, ''), kind, e.state, step, outcome, actor, evidence, at
 		FROM mcpreplay_events e LEFT JOIN mcpreplay_operations o ON o.seq = e.seq ORDER BY e.position`, func(scan func(...any) error) error {
 		var e LedgerEvent
-		err := scan(&e.Position, &e.Operation, &e.Kind, &e.State, &e.Step, &e.Outcome, &e.Actor, &e.Class)
+		err := scan(&e.Position, &e.Operation, &e.Kind, &e.State, &e.Step, &e.Outcome, &e.Actor, &e.Class, &e.At)
 		d.Events = append(d.Events, e)
 		return err
 	})

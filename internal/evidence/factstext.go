@@ -216,8 +216,10 @@ func (o Operation) text() string {
 
 func (e LedgerEvent) text() string {
 	text := fmt.Sprintf("%s %s", e.Operation, e.Kind)
-	if e.Step != "" || e.Outcome != "" {
-		text += " " + e.Step + " " + e.Outcome
+	for _, word := range []string{e.Step, e.Outcome} {
+		if word != "" {
+			text += " " + word
+		}
 	}
 	if e.Class != "" {
 		text += " (" + e.Class + ")"

@@ -44,9 +44,6 @@ func (c *cell) checkRecords() (facts Facts) {
 			if o.Tool == "" && !o.Fenced {
 				facts = append(facts, broken("record", "%s: %s is of no tool", d.Name, o.ID))
 			}
-			if why := d.actors(o); why != "" {
-				facts = append(facts, broken("record", "%s: %s", d.Name, why))
-			}
 		}
 	}
 	return facts
@@ -142,15 +139,27 @@ func (c *cell) checkMarks() (facts Facts) {
 		case asks && (mark.Replayed || mark.RecordedAt != ""):
 			fail("asks, and is marked as recorded")
 		case asks || o == nil || !mark.State.Final():
-		case mark.Ledger.Position < o.Position:
-			fail("is of position %d, and the record of %d", mark.Ledger.Position, o.Position)
-		case mark.RecordedAt != time.UnixMicro(o.Updated).UTC().Format(time.RFC3339Nano):
+		case mark.RecordedAt != c.recordedAt(o, mark.Ledger.Position):
 			fail("is marked as recorded at %s", mark.RecordedAt)
 		case mark.Replayed != noted(call.Reply.Result, mark):
 			fail("says in its text alone, or in its mark alone, that it is a replay")
 		}
 	}
 	return append(facts, c.backwards()...)
+}
+
+// recordedAt is the time of the last event of an operation that a ledger at a
+// position has.
+func (c *cell) recordedAt(o *Operation, position int64) string {
+	var at int64
+	for _, d := range c.databases {
+		for _, e := range d.Events {
+			if e.Operation == o.ID && e.Position <= position {
+				at = e.At
+			}
+		}
+	}
+	return time.UnixMicro(at).UTC().Format(time.RFC3339Nano)
 }
 
 // noted reports whether a result has the note that a replay appends.

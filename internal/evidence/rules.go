@@ -18,7 +18,7 @@ func (c *cell) broken() Facts {
 	facts := Facts(c.faults)
 	for _, rule := range []func() Facts{
 		c.checkVersions, c.checkOrder, c.checkStates, c.checkLedgers, c.checkFingerprints, c.checkEffects, c.checkDispatch, c.checkReplies, c.checkLeaks, c.checkConclusions, c.checkProofs,
-		c.checkStarts, c.checkHeads, c.checkRequests, c.checkQuestions, c.checkOlder, c.checkRecords, c.checkDeadlines, c.checkMarks, c.checkProse,
+		c.checkStarts, c.checkHeads, c.checkRequests, c.checkQuestions, c.checkOlder, c.checkRecords, c.checkDeadlines, c.checkMarks, c.checkProse, c.checkSteps, c.checkSettlements,
 	} {
 		facts = append(facts, rule()...)
 	}
@@ -243,7 +243,7 @@ func (c *cell) checkEffects() (facts Facts) {
 			}
 			byTitle[i.Title] = append(byTitle[i.Title], i)
 			o := c.operation(i.Operation)
-			if o == nil || o.State == "not_applied" {
+			if o == nil || o.State == "not_applied" || o.State == "released" {
 				facts = append(facts, broken("unrecorded_effect", "%s: issue %d of %s", d.Name, i.ID, i.Operation))
 			}
 		}

@@ -89,7 +89,27 @@ func crashCells() (all []cell) {
 			aftermath(s, partial, state)
 			s.stop()
 		}),
+		faultCell("owner-sleeps", "the owner of a partial effect sleeps after its first step, and wakes when that is settled", settledPart, ownerSleeps),
 		faultCell("partial-at-once", "two identical attempts at a partial effect meet inside the store", "in_progress_then_stored_result", partialAtOnce))
+}
+
+// ownerSleeps has another server settle what an owner has begun that is not dead:
+// nothing renews its lease while it is held. When it wakes it must do no more.
+func ownerSleeps(p *play) {
+	a := p.start("sleeper", append([]string{"--fault", "hold-after-partial-first-commit"}, shortLease...)...)
+	state := a.send(asked(10, partial)).state
+	wait := a.begin(answered(11, partial, state))
+	a.reached()
+	p.leaseOver(partial)
+	b := p.start("server")
+	b.send(status(12))
+	b.send(answered(13, partial, state))
+	a.release()
+	wait()
+	a.stop()
+	b.send(answered(14, partial, state))
+	b.send(status(15))
+	b.stop()
 }
 
 // partialAtOnce lets the second attempt into the store when the first has done its
