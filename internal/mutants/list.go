@@ -283,4 +283,22 @@ var mutants = []mutant{
 			"		if !ok || response == nil {\n			continue\n		}"}},
 		cells: []string{"fault-asked-again"},
 	},
+	{
+		name:  "compensation-order",
+		what:  "what was done first is undone first",
+		edits: []edit{{"guard/steps.go", "slices.Backward(done)", "slices.All(done)"}},
+		tests: []string{"TestAFailedStepIsCompensatedNewestFirst"},
+	},
+	{
+		name:  "doubt-is-settled",
+		what:  "an operation is settled though nobody knows whether a step outside happened",
+		edits: []edit{{"guard/steps.go", "		if s.Outcome == mcpreplay.OutcomeAttempted {", "		if false {"}},
+		tests: []string{"TestHowAnOutsideStepFails", "TestAKilledOwnerIsSettled"},
+	},
+	{
+		name:  "claims-not-confirmed",
+		what:  "an effect runs under a claim that the ledger did not confirm",
+		edits: []edit{{"guard/claim.go", "		return nil, rec, g.unclaim(ctx, w.o.Key, owner, again, err)\n", "		rec, err = g.store.Get(ctx, w.o.Key)\n		return &claim{g: g, owner: owner, attempt: rec.Attempt, rec: rec}, rec, err\n"}},
+		tests: []string{"TestStepsEndWhateverTheLedgerSays"},
+	},
 }

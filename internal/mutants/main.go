@@ -1,12 +1,14 @@
 // Command mutants breaks the product on purpose, one break at a time, and runs the
-// lab over each: the cell that is there for it must fail. A break that no cell
-// notices is a promise that nobody checks.
+// lab over each: the cell that is there for it must fail, or the test, where no cell
+// can show it. A break that nothing notices is a promise that nobody checks.
 //
 // Run it from the root of the module. It changes no file there.
 package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,14 +20,17 @@ import (
 	"time"
 )
 
-// mutant is one break: what of the product is changed, and the cells of which each
-// must fail then.
+// mutant is one break: what of the product is changed, and the cells, and the tests of
+// the guard, of which each must fail then.
 type mutant struct {
 	name  string
 	what  string
 	edits []edit
 	cells []string
+	tests []string // for what no cell can show, and beside those that do
 }
+
+func (m mutant) killers() []string { return slices.Concat(m.cells, m.tests) }
 
 // edit replaces a text, which must be in the file exactly once.
 type edit struct{ file, old, new string }
@@ -54,9 +59,9 @@ func run(only []string) error {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		verdict := "killed by " + strings.Join(failed, ", ")
-		if len(failed) < len(m.cells) {
+		if len(failed) < len(m.killers()) {
 			survived++
-			verdict = fmt.Sprintf("SURVIVED: of %v failed %v", m.cells, failed)
+			verdict = fmt.Sprintf("SURVIVED: of %v failed %v", m.killers(), failed)
 		}
 		fmt.Printf("%-22s %5.1f s  %s\n", m.name, time.Since(start).Seconds(), verdict)
 	}
@@ -73,6 +78,10 @@ func (m mutant) run(dir string) (failed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	failed, err = m.test(overlay)
+	if err != nil || len(m.cells) == 0 {
+		return failed, err
+	}
 	exe := filepath.Join(dir, "mcpreplay")
 	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", exe, "./cmd/mcpreplay").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w\n%s", err, out)
@@ -82,9 +91,27 @@ func (m mutant) run(dir string) (failed []string, err error) {
 	if code := (*exec.ExitError)(nil); err != nil && !errors.As(err, &code) {
 		return nil, err
 	}
-	failed, err = failures(filepath.Join(attempt, "results.jsonl"))
+	cells, err := failures(filepath.Join(attempt, "results.jsonl"))
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return append(failed, cells...), nil
+}
+
+// test runs the tests over the broken sources, and returns those that failed. One that
+// cannot be built says nothing.
+func (m mutant) test(overlay string) (failed []string, err error) {
+	for _, name := range m.tests {
+		out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", "2m", "-run", "^"+name+"$", "./guard").CombinedOutput()
+		if code := (*exec.ExitError)(nil); err != nil && !errors.As(err, &code) {
+			return nil, err
+		}
+		switch {
+		case bytes.Contains(out, []byte("--- FAIL: "+name)), bytes.Contains(out, []byte("panic: test timed out")):
+			failed = append(failed, name)
+		case err != nil || bytes.Contains(out, []byte("no tests to run")):
+			return nil, fmt.Errorf("%s: %w\n%s", name, cmp.Or(err, errors.New("there is no such test")), out)
+		}
 	}
 	return failed, nil
 }
