@@ -58,8 +58,9 @@ type Record struct {
 	Effect   string // opaque reference to the effect, or ""
 	Result   *Result
 
-	// Deadline is when a claimed effect must have ended, by the ledger's time;
-	// zero if it was never claimed with one. It says nothing of whether it did.
+	// Deadline is when a claimed effect must have ended, by the ledger's time: the
+	// latest of all its attempts. Zero if it was never claimed with one. It says
+	// nothing of whether it did.
 	Deadline time.Time
 
 	// Memo is what the claim keeps for whoever has to find out what became of it,

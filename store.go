@@ -89,7 +89,7 @@ type Change struct {
 	Fence    bool  // with To not_applied: placed on purpose
 	Owner    string
 	Lease    time.Duration // from the store's own time; 0 keeps or sets none, below 0 ends it
-	Deadline time.Duration // of the claimed effect, from the ledger's time; 0 keeps or sets none
+	Deadline time.Duration // of the claimed effect, from the ledger's time; 0, or an earlier one than there is, keeps that
 	Memo     []byte        // nil keeps what is there; only a claim, a takeover or a step brings one
 	Effect   string        // "" keeps the reference
 	Result   *Result       // nil keeps the result

@@ -222,7 +222,39 @@ func (c *claim) finish(to mcpreplay.State, result mcpreplay.Result, effect, why 
 // best evidence there is, so it is recorded whoever holds the record by then, as
 // long as it has no outcome; if it has one, what came late is told beside it and
 // never dropped. The error says that it could not be recorded, or that it disagrees.
+// An outcome that the ledger does not take now is told again until it does.
 func (c *claim) write(ctx context.Context, change mcpreplay.Change) (mcpreplay.Record, error) {
+	rec, err := c.try(ctx, change)
+	if err != nil && passing(err) && change.To != "" {
+		c.g.opts.Logger.Error("an outcome is not recorded yet", "operation", rec.ID, "outcome", change.To, "effect", change.Effect, "error", err)
+		go c.insist(context.WithoutCancel(ctx), change)
+	}
+	return rec, err
+}
+
+// insistFor bounds how long an outcome is held for a ledger that is away. Whoever
+// reads the log by then has it, and can resolve the operation.
+const insistFor = 6 * time.Hour
+
+// insist writes what could not be written, until the ledger takes it.
+func (c *claim) insist(ctx context.Context, change mcpreplay.Change) {
+	ctx, cancel := context.WithTimeout(ctx, insistFor)
+	defer cancel()
+	for pause := c.g.opts.Wait / 10; sleep(ctx, pause); pause = min(2*pause, time.Minute) {
+		rec, err := c.try(ctx, change)
+		if err == nil {
+			c.g.opts.Logger.Info("an outcome is recorded at last", "operation", rec.ID, "outcome", change.To, "record", rec.State)
+			return
+		}
+		if !passing(err) {
+			c.g.opts.Logger.Error("an outcome could not be recorded", "operation", rec.ID, "outcome", change.To, "effect", change.Effect, "error", err)
+			return
+		}
+	}
+}
+
+// try is write, once for as long as a request waits.
+func (c *claim) try(ctx context.Context, change mcpreplay.Change) (mcpreplay.Record, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.g.opts.Wait)

@@ -125,3 +125,56 @@ func TestALedgerThatFailsAtAnyWrite(t *testing.T) {
 		}
 	}
 }
+
+// An outcome that the ledger cannot take for longer than anybody waits is recorded
+// when it can, by the owner, without a reconciler.
+func TestAnOutcomeOutlastsALedgerThatIsAway(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error // of the effect
+		made  bool  // the writes are made and not confirmed
+		state string
+	}{
+		"done":               {nil, false, "applied"},
+		"done, unconfirmed":  {nil, true, "applied"},
+		"never":              {guard.NotApplied(errors.New("refused")), false, "not_applied"},
+		"not this time":      {guard.TryAgain(errors.New("busy")), false, "released"},
+		"nobody can tell it": {errors.New("reset"), false, "in_progress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			away := &shaky{Store: f.open(), n: 1, times: 1 << 30, err: mcpreplay.ErrUnavailable, made: tt.made}
+			if tt.made {
+				away.err = mcpreplay.ErrUnknown
+			}
+			ran := 0
+			cs, _ := f.externalOver(away, guard.External(func(_ context.Context, op *guard.Op, in payment) (receipt, error) {
+				ran++
+				if tt.err != nil {
+					return receipt{}, tt.err
+				}
+				return paid(op, in)
+			}), func(o *guard.Options) { o.Wait = 300 * time.Millisecond })
+			res, err := call(cs, "pay", `{"operation_id":"pay-1","amount":1}`, nil)
+			if err != nil || !tt.made && !isUnknown(res) {
+				t.Fatalf("while it is away: %v, %v", res, err)
+			}
+			if state := f.row("state"); !tt.made && state != "in_progress" {
+				t.Fatalf("while it is away it is %s", state)
+			}
+			away.mu.Lock()
+			away.times = 0
+			away.mu.Unlock()
+			deadline := time.Now().Add(10 * time.Second)
+			for f.row("state") != tt.state && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if state := f.row("state"); state != tt.state || ran != 1 {
+				t.Errorf("in the end it is %s, and ran %d times, want %s", state, ran, tt.state)
+			}
+			if kinds := f.history(); strings.Count(kinds, "finish")+strings.Count(kinds, "release") > 1 || strings.Contains(kinds, "contradiction") {
+				t.Errorf("it was told more than once: %s", kinds)
+			}
+		})
+	}
+}

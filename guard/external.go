@@ -167,14 +167,15 @@ func (w *work) external(ctx context.Context, fn func(context.Context) (mcpreplay
 	}
 	// The deadline is counted from before the claim, so that it comes no later than
 	// the one that the ledger knows.
-	deadline := time.Now().Add(w.timeout)
+	began := time.Now()
+	deadline := began.Add(w.timeout)
 	w.op.sent = true
 	c, rec, err := w.g.claim(ctx, w)
 	if c == nil {
 		return rec, false, err
 	}
 	w.op.Attempt = rec.Attempt
-	if !time.Now().Before(deadline) { // this process slept: others may have given it up
+	if since(began) >= w.timeout { // this process slept: others may have given it up
 		never := errors.New("the deadline passed before the effect began")
 		rec, err := c.write(ctx, c.release(never.Error()))
 		return rec, err != nil || rec.State != mcpreplay.StateReleased, errors.Join(err, &mcpreplay.EffectError{Err: never})
@@ -209,6 +210,14 @@ func (w *work) external(ctx context.Context, fn func(context.Context) (mcpreplay
 		}
 	}()
 	return rec, true, err
+}
+
+// since is how long ago t was, by the clock that goes on while its host is suspended
+// or by the one that nobody can set back: whichever says more. time.Since alone asks
+// the second.
+func since(t time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
 // conclude records how an effect ended.

@@ -189,6 +189,12 @@ func testDeadline(t *testing.T, s *suite[mcpreplay.Store]) {
 		t.Errorf("a renewal moved the deadline to %v", kept.Deadline)
 	}
 	sameRecord(t, "Get()", get(t, store, rec.Key), kept)
+	shorter := taking(endLease(t, store, kept), mcpreplay.EventTakeover, "owner-2")
+	shorter.Deadline = time.Second
+	kept = advance(t, store, shorter)
+	if !kept.Deadline.Equal(rec.Deadline) || !get(t, store, rec.Key).Deadline.Equal(rec.Deadline) {
+		t.Errorf("a takeover with less time moved the deadline to %v: the attempt before may go on until %v", kept.Deadline, rec.Deadline)
+	}
 	if ended := advance(t, store, finish(kept, mcpreplay.StateApplied)); ended.Memo != nil || get(t, store, rec.Key).Memo != nil {
 		t.Errorf("after the end it keeps the memo %s", ended.Memo)
 	}

@@ -47,8 +47,9 @@ func (r *Row) Change(c mcpreplay.Change, now, real time.Time, position int64) (*
 	if c.Result != nil {
 		r.Result = seal(c.Result)
 	}
-	if c.Deadline != 0 {
-		r.Deadline = now.Add(c.Deadline.Truncate(time.Microsecond))
+	// An attempt before this one may still be running until its own deadline.
+	if end := now.Add(c.Deadline.Truncate(time.Microsecond)); c.Deadline != 0 && end.After(r.Deadline) {
+		r.Deadline = end
 	}
 	switch c.Event.Kind {
 	case mcpreplay.EventClaim, mcpreplay.EventTakeover, mcpreplay.EventApply:
