@@ -120,8 +120,8 @@ func (o *HTTPOptions) resolve() (HTTPOptions, error) {
 	if r.Resource != "" {
 		u, err := url.Parse(r.Resource)
 		switch {
-		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Fragment != "" || u.User != nil:
-			fault("Resource: must be an absolute URL without fragment and user")
+		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Fragment != "" || u.User != nil || u.RawQuery != "":
+			fault("Resource: must be an absolute URL without query, fragment and user")
 		case len(r.AuthorizationServers) == 0:
 			fault("AuthorizationServers: a resource needs somebody who gives out tokens for it")
 		case r.ResourceMetadata == "":

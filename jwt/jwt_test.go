@@ -438,11 +438,18 @@ func TestWeakAndPrivateKeysAreNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// One that is there to encrypt says so in either of two ways (RFC 7517, section 4.3).
+	wraps, err := json.Marshal(jose.JSONWebKey{Key: strangerKey.Public(), KeyID: "wraps"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wraps = append(bytes.TrimSuffix(wraps, []byte("}")), `,"key_ops":["wrapKey","encrypt"]}`...)
+	set = append(append(bytes.TrimSuffix(set, []byte("]}")), ','), append(wraps, "]}"...)...)
 	if err := os.WriteFile(file, set, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	v := newVerifier(t, file)
-	for kid, key := range map[string]any{"weak": weakKey, "enc": rsaKey} {
+	for kid, key := range map[string]any{"weak": weakKey, "enc": rsaKey, "wraps": strangerKey} {
 		if _, err := v.Verify(t.Context(), sign(t, "RS256", key, kid, claimsOf("alice")), nil); err == nil {
 			t.Errorf("the key %q was accepted", kid)
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -140,6 +141,7 @@ func (s *keySet) refresh(now time.Time, done chan struct{}) {
 // place is the source without what may be a secret in it.
 func (s *keySet) place() string {
 	if u, err := url.Parse(s.source); s.isURL && err == nil {
+		u.RawQuery = ""
 		return u.Redacted()
 	}
 	return s.source
@@ -159,7 +161,11 @@ func (s *keySet) read(ctx context.Context) ([]jose.JSONWebKey, error) {
 	var keys []jose.JSONWebKey
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
-		if json.Unmarshal(raw, &key) != nil || !usable(&key) {
+		var meant struct {
+			Operations []string `json:"key_ops"`
+		}
+		if json.Unmarshal(raw, &key) != nil || !usable(&key) || json.Unmarshal(raw, &meant) != nil ||
+			meant.Operations != nil && !slices.Contains(meant.Operations, "verify") && !slices.Contains(meant.Operations, "sign") {
 			continue // of a kind that is not known, or not for this
 		}
 		keys = append(keys, key.Public())
@@ -185,6 +191,9 @@ func (s *keySet) text(ctx context.Context) ([]byte, error) {
 	}
 	req.Header.Set("Accept", "application/jwk-set+json, application/json")
 	res, err := s.client.Do(req)
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return nil, failed.Err // without the URL, whose query may be a secret
+	}
 	if err != nil {
 		return nil, err
 	}

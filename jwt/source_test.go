@@ -3,12 +3,15 @@ package jwt_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"mcpreplay/jwt"
 )
 
 // A key is taken back while no token comes: the first one that comes then must not be
@@ -90,5 +93,21 @@ func TestAStreamOfUnknownKeysAsksSeldom(t *testing.T) {
 	}
 	if asked := i.asked.Load(); asked > 7 {
 		t.Errorf("within a minute the issuer was asked %d times", asked)
+	}
+}
+
+// The query of a key set's URL may hold a secret, which no log is told.
+func TestTheQueryOfASourceIsNotLogged(t *testing.T) {
+	i := newIssuer(t)
+	i.server.Close()
+	var log strings.Builder
+	v, err := jwt.New(&jwt.Options{Issuer: "https://id.example.test", Audience: "https://mcp.example.test", Keys: i.server.URL + "/jwks?code=s3cret",
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = v.Verify(t.Context(), sign(t, "RS256", rsaKey, "rsa", claimsOf("alice")), nil)
+	if err == nil || strings.Contains(err.Error()+log.String(), "s3cret") || !strings.Contains(log.String(), "/jwks") {
+		t.Errorf("%v, and in the log %s", err, log.String())
 	}
 }
