@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"internal/evidence":         {".", "sqlite"},
 	"internal/lab":              {".", "consumer", "faults", "guard", "internal/evidence", "internal/issues", "sqlite"},
 	"internal/exampletest":      {},
+	"internal/chaos":            {}, // tests alone
 	"examples/notes":            {".", "guard", "sqlite"},
 	"examples/payments":         {"guard", "sqlite"},
 	"examples/email":            {"guard", "sqlite"},

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,45 +203,4 @@ func TestBookingsAreMadeOnceWhicheverHostDies(t *testing.T) {
 	}
 	wg.Wait()
 	f.judge(bookings)
-}
-
-// The same for as long as MCPREPLAY_CHAOS says (make chaos), with four hosts, and a
-// database that is killed in the middle of it.
-func TestChaos(t *testing.T) {
-	long := 5 * time.Second
-	if text := os.Getenv("MCPREPLAY_CHAOS"); text != "" {
-		var err error
-		if long, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f := newFleet(t, 4)
-	end := time.Now().Add(long)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for time.Now().Before(end) {
-				if err := f.book(int(next.Add(1) - 1)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	kills, restarted := 0, false
-	for time.Now().Before(end) {
-		time.Sleep(time.Duration(100+rand.IntN(900)) * time.Millisecond)
-		if left := time.Until(end); left < long/2 && !restarted {
-			restarted = true
-			f.server.Kill()
-			if err := f.server.Start(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		kills++
-		f.kill(rand.IntN(len(f.hosts)))
-	}
-	wg.Wait()
-	f.judge(int(next.Load()))
-	t.Logf("%d bookings, %d kills of hosts, 1 of the database, in %v", next.Load(), kills, long)
 }
