@@ -160,7 +160,7 @@ func (c *claim) settled(s settlement, err error) mcpreplay.Change {
 	case err != nil:
 		why = "asking failed: " + err.Error()
 	case s.to == mcpreplay.StateNotApplied && !s.fenced && !c.over():
-		why = fmt.Sprintf("not there (%s), but its effect may still be running until %s", s.evidence, c.mayRun().UTC().Format(time.RFC3339))
+		why = fmt.Sprintf("not there (%s), but its effect may still be running until %s", s.evidence, c.g.mayRun(c.rec).UTC().Format(time.RFC3339))
 	case s.to == mcpreplay.StateReleased:
 		return c.release(s.evidence)
 	case s.to != "":
@@ -174,9 +174,11 @@ func (c *claim) settled(s settlement, err error) mcpreplay.Change {
 
 // mayRun is until when the effect of a claim whose owner is silent may still begin
 // or go on: its own deadline, and what a lease and the clocks may add to it.
-func (c *claim) mayRun() time.Time { return c.rec.Deadline.Add(effectGrace + c.g.opts.Lease + skew) }
+func (g *Guard) mayRun(rec mcpreplay.Record) time.Time {
+	return rec.Deadline.Add(effectGrace + g.opts.Lease + skew)
+}
 
-func (c *claim) over() bool { return c.rec.Ledger.Time.After(c.mayRun()) }
+func (c *claim) over() bool { return c.rec.Ledger.Time.After(c.g.mayRun(c.rec)) }
 
 // askedLately reports whether it is too early to ask about rec again.
 func (g *Guard) askedLately(ctx context.Context, rec mcpreplay.Record) bool {
@@ -190,6 +192,9 @@ func (g *Guard) askedLately(ctx context.Context, rec mcpreplay.Record) bool {
 			wait = min(max(2*wait, askAgain), askAgainLater)
 			last = e.At
 		}
+	}
+	if end := g.mayRun(rec); last.Before(end) && rec.Ledger.Time.After(end) {
+		return false // what was there to be said then and what can be said now differ
 	}
 	return !last.IsZero() && rec.Ledger.Time.Before(last.Add(wait))
 }

@@ -89,6 +89,28 @@ func TestReconcilersSettleWhatNobodyKnew(t *testing.T) {
 	}
 }
 
+// Who was asked again and again while the effect could be running is asked at once
+// when it cannot be any more, and not as late as the pauses have become by then.
+func TestWhatWasAbsentIsSettledAsSoonAsItCanBe(t *testing.T) {
+	f := newFixture(t)
+	var o outside
+	cs, _ := f.external(guard.Reconcile(func(context.Context, *guard.Op, payment) (finding, error) { return guard.Absent[receipt]("no charge"), nil }, lost(&o)), nil)
+	mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":5}`)
+	asked := 0
+	for second := range 60 {
+		state := observed(t, cs, "pay-1").State
+		if state == mcpreplay.StateNotApplied {
+			// 20 s of its own, 2 s of grace, a lease of 1 s, and 5 s for the clocks.
+			if asked = strings.Count(f.history(), "attempted"); second > 29 || asked > 7 {
+				t.Errorf("settled in second %d, asked %d times", second, asked)
+			}
+			return
+		}
+		f.clock.Add(1)
+	}
+	t.Error("it is never settled")
+}
+
 // A reconciler runs in another process than the effect did, and has what it needs.
 func TestAReconcilerHasWhatTheLedgerKept(t *testing.T) {
 	f := newFixture(t)
