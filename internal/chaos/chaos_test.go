@@ -102,7 +102,7 @@ func migrate(t *testing.T, database string) {
 // asks for the status in between.
 func (f *fleet) order(h *history, client int, tool, operation string, first int) {
 	args := fmt.Sprintf(`{"operation_id":%q,"note":"of %s"}`, operation, operation)
-	for try := range 600 {
+	for try := range 3000 {
 		host := f.host(first + try)
 		called := time.Since(h.start)
 		if try%3 == 2 {
