@@ -94,7 +94,9 @@ func TestReconcilersSettleWhatNobodyKnew(t *testing.T) {
 func TestWhatWasAbsentIsSettledAsSoonAsItCanBe(t *testing.T) {
 	f := newFixture(t)
 	var o outside
-	cs, _ := f.external(guard.Reconcile(func(context.Context, *guard.Op, payment) (finding, error) { return guard.Absent[receipt]("no charge"), nil }, lost(&o)), nil)
+	cs, _ := f.external(guard.Reconcile(func(context.Context, *guard.Op, payment) (finding, error) {
+		return guard.Absent[receipt]("no charge"), nil
+	}, lost(&o)), nil)
 	mustCall(t, cs, "pay", `{"operation_id":"pay-1","amount":5}`)
 	asked := 0
 	for second := range 60 {
