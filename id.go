@@ -63,26 +63,47 @@ func (k *Keyring) MintID(now time.Time) string {
 // MintedID reports whether a key of this ring minted the id and, if so, at what time. The time is
 // proven, whoever sends the id.
 func (k *Keyring) MintedID(id string) (at time.Time, ok bool) {
+	body, mac, ok := cutMinted(id)
+	if !ok {
+		return time.Time{}, false
+	}
+	for i := range k.keys {
+		if hmac.Equal(mac, k.keys[i].mac(body)) {
+			return idBodyTime(body), true
+		}
+	}
+	return time.Time{}, false
+}
+
+// MintTime is the time in an id that looks as if a server had minted it. It is not proven: whoever
+// chooses such an id for himself chooses how long its record is kept.
+func MintTime(id string) (at time.Time, ok bool) {
+	body, _, ok := cutMinted(id)
+	if !ok {
+		return time.Time{}, false
+	}
+	return idBodyTime(body), true
+}
+
+func cutMinted(id string) (body, mac []byte, ok bool) {
 	text, ok := strings.CutPrefix(id, idPrefix)
 	if !ok || len(text) != idText.EncodedLen(idBody+idMAC) {
-		return time.Time{}, false
+		return nil, nil, false
 	}
 	raw, err := idText.DecodeString(text)
 	// The decoder skips line ends: an id has one spelling only.
 	if err != nil || len(raw) != idBody+idMAC {
-		return time.Time{}, false
+		return nil, nil, false
 	}
-	body, mac := raw[:idBody], raw[idBody:]
-	for i := range k.keys {
-		if hmac.Equal(mac, k.keys[i].mac(body)) {
-			var ms int64
-			for _, b := range body[:idTime] {
-				ms = ms<<8 | int64(b)
-			}
-			return time.UnixMilli(ms), true
-		}
+	return raw[:idBody], raw[idBody:], true
+}
+
+func idBodyTime(body []byte) time.Time {
+	var ms int64
+	for _, b := range body[:idTime] {
+		ms = ms<<8 | int64(b)
 	}
-	return time.Time{}, false
+	return time.UnixMilli(ms)
 }
 
 func (r *ringKey) mac(body []byte) []byte {

@@ -95,6 +95,9 @@ func TestMintedID(t *testing.T) {
 			t.Errorf("%s: MintedID() = %v, %v, want %v", name, at, ok, now)
 		}
 	}
+	if at, ok := mcpreplay.MintTime(id); !ok || !at.Equal(now) {
+		t.Errorf("MintTime() = %v, %v, want %v of whatever ring", at, ok, now)
+	}
 	if at, ok := other.MintedID(id); ok || !at.IsZero() {
 		t.Errorf("a ring without the key: MintedID() = %v, %v", at, ok)
 	}
@@ -102,6 +105,9 @@ func TestMintedID(t *testing.T) {
 		id + "\n", id[:20] + "\n" + id[20:], id[:20] + "\n" + id[21:], strings.TrimPrefix(id, "op_")} {
 		if _, ok := old.MintedID(no); ok {
 			t.Errorf("MintedID(%q) is true", no)
+		}
+		if at, ok := mcpreplay.MintTime(no); ok || !at.IsZero() {
+			t.Errorf("MintTime(%q) = %v, %v", no, at, ok)
 		}
 	}
 	for i := len("op_"); i < len(id); i++ {

@@ -74,6 +74,7 @@ type Observation struct {
 // What an observation says to people and models.
 const (
 	detailAbsent     = "There is no record of this operation here. That is no proof that nothing happened: the call may still be on its way or may have gone elsewhere. Ask again later."
+	detailForgotten  = "This operation is so old that its record may have been swept: what was done under it is not known here any more. Nothing runs under its id again. Do not repeat the work under another id before its system of record says what happened."
 	detailLive       = "A live owner is working on this operation. Ask again later."
 	detailOrphan     = "This operation has no live owner: it was started, and whether its effect happened is not known. Do not repeat it under another id; only evidence from the system of record can settle it."
 	detailReleased   = "Nothing has happened under this operation: the last attempt could not begin and said so. The same call may be sent again with the same operation id."
@@ -109,6 +110,9 @@ func Observe(scope Scope, rec Record, found bool, physical *bool) Observation {
 	}
 	if !found || rec.Key != (Key{Principal: scope.Principal, ID: scope.OperationID}) || rec.Ledger.Backend != scope.Backend {
 		o.Detail = detailAbsent
+		if rec.Ledger.Forgotten.Refuses(scope.OperationID) {
+			o.Detail = detailForgotten
+		}
 		return o
 	}
 	switch {

@@ -93,10 +93,27 @@ type Info struct {
 	Incarnation int64     // bumped by a declared restore
 	Position    int64     // of the latest event in the ledger; never shrinks
 	Time        time.Time // the ledger's own time: the clock, but never before the latest commit
+	Forgotten   Forgotten // what is no longer in it
 
 	// Restores are the declared restores of this ledger, oldest first. Only
 	// Store.Info fills them.
 	Restores []Restore
+}
+
+// Forgotten says what a ledger holds no longer: records under ids that carry the time
+// at which a server minted them (see [MintTime]). Such an id of before that time has a
+// record, or is refused: what was done under it is not known any more.
+type Forgotten struct {
+	Before     time.Time // zero if nothing was ever forgotten
+	Operations int64
+	Events     int64 // of these operations: so many positions are gone
+	Until      int64 // and the latest of them
+}
+
+// Refuses reports whether an id that has no record may not become new work.
+func (f Forgotten) Refuses(id string) bool {
+	at, minted := MintTime(id)
+	return minted && at.Before(f.Before)
 }
 
 // Restore is one declared restore: from then on the ledger is another

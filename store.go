@@ -32,8 +32,9 @@ type Store interface {
 	// known. Exactly one caller ever sees started. If the record exists and
 	// belongs to op's principal it is returned as it is; whether it stands for
 	// the same request is for the caller to compare. It returns ErrConflict if
-	// the id belongs to another principal, and ErrExpired if the right to write
-	// ended before the insert and first.To is not not_applied.
+	// the id belongs to another principal, ErrForgotten if it may have had a record
+	// (see Forgotten.Refuses), and ErrExpired if the right to write ended before the
+	// insert and first.To is not not_applied.
 	Begin(ctx context.Context, op Operation, first Change) (rec Record, started bool, err error)
 
 	// Advance changes a record if its revision is still c.Revision. It returns
@@ -46,7 +47,8 @@ type Store interface {
 	Advance(ctx context.Context, c Change) (Record, error)
 
 	// Sweep drops the bytes of results that are no longer needed, in one bounded
-	// chunk. Digest and size stay, and so does every record and every event.
+	// chunk. Digest and size stay, and so does every record and every event, unless
+	// the policy has records forgotten.
 	Sweep(ctx context.Context, p SweepPolicy) (Swept, error)
 
 	Close() error
@@ -114,7 +116,13 @@ type SweepPolicy struct {
 	Grace        time.Duration
 	Acknowledged bool
 	After        int64 // Seq to go on after: Swept.Next of the chunk before
-	Limit        int   // results to look at; 0 means 1000, which is also the most
+	Limit        int   // results to look at, and records to forget; 0 means 1000, which is also the most
+
+	// Forget is how long after it was minted an id keeps its record (see MintTime);
+	// 0 is for ever, as it is for every other id. The whole record goes, with its
+	// events, once its result could have been dropped, its outcome is final or it was
+	// given back, and nobody may write under it any more. Info.Forgotten tells of it.
+	Forget time.Duration
 }
 
 // Swept is what one chunk of a sweep did.
@@ -123,6 +131,8 @@ type Swept struct {
 	Dropped int   // of these, how many went
 	Bytes   int64 // how much that freed
 	Next    int64 // After of the next chunk; 0 once the end is reached
+
+	Forgotten int // records that are gone; the Limit of the chunk if there may be more
 }
 
 // What a store's method can return, beside the errors of its driver that it
@@ -139,6 +149,10 @@ var (
 
 	// ErrExpired: the right to write ended before anything was dispatched.
 	ErrExpired = errors.New("the authority to write has ended")
+
+	// ErrForgotten: the id is so old that its record may be gone. What was done
+	// under it is not known, and nothing was done now.
+	ErrForgotten = errors.New("the operation may be forgotten")
 
 	// ErrUnavailable: the ledger could not be used and nothing was dispatched.
 	// The same operation may be sent again.

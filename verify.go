@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"math/bits"
@@ -61,10 +62,11 @@ const verifyPage = 100
 // all of them against each other. It only reads, and may run while others write.
 // The error is about reading; what is wrong with the ledger is in the report.
 //
-// The bytes of a result are all that may go from a ledger; its digest and size
-// stay. Nothing else may be removed or skipped: each position from 1 to that of
-// the ledger belongs to an event that Events still tells, or is one that a declared
-// restore passed over, so that what was deleted shows as a gap.
+// The bytes of a result may go from a ledger; its digest and size stay. Whole records
+// may only go by being forgotten. Nothing else may be removed or skipped: each
+// position from 1 to that of the ledger belongs to an event that Events still tells,
+// or is one that a declared restore passed over, and there are as many others as
+// events were forgotten, so that what was deleted shows as a gap.
 func Verify(ctx context.Context, s Store) (Report, error) {
 	v := verifier{s: s, used: map[int64]uint64{}}
 	// What is at or before this position is there to be listed from now on.
@@ -72,6 +74,7 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 	if err != nil {
 		return v.report, fmt.Errorf("info: %w", err)
 	}
+	v.forgotten = info.Forgotten
 	for {
 		recs, err := s.List(ctx, Filter{Before: v.before, Limit: verifyPage})
 		if err != nil {
@@ -82,12 +85,20 @@ func Verify(ctx context.Context, s Store) (Report, error) {
 				v.fail(rec.ID, RuleOrder, "sequence %d is listed after %d", rec.Seq, v.before)
 				return v.report, nil // such a list may never end
 			}
-			if err := v.operation(ctx, rec); err != nil {
+			err := v.operation(ctx, rec)
+			if errors.Is(err, ErrNotFound) && v.forgets(ctx) {
+				continue // forgotten since it was listed
+			}
+			if err != nil {
 				return v.report, fmt.Errorf("operation %s: %w", rec.ID, err)
 			}
 		}
 		if len(recs) < verifyPage {
-			v.gaps(info)
+			now, err := s.Info(ctx)
+			if err != nil {
+				return v.report, fmt.Errorf("info: %w", err)
+			}
+			v.gaps(info, now.Forgotten)
 			return v.report, nil
 		}
 	}
@@ -99,6 +110,14 @@ type verifier struct {
 	before int64            // Seq of the record before, the next newer one
 	newer  time.Time        // and when it was created
 	used   map[int64]uint64 // bitmap of positions by 64
+
+	forgotten Forgotten // when it began
+}
+
+// forgets reports whether records were forgotten since this began.
+func (v *verifier) forgets(ctx context.Context) bool {
+	info, err := v.s.Info(ctx)
+	return err == nil && info.Forgotten.Operations > v.forgotten.Operations
 }
 
 func (v *verifier) operation(ctx context.Context, rec Record) error {
@@ -128,15 +147,17 @@ func (v *verifier) operation(ctx context.Context, rec Record) error {
 }
 
 // gaps finds the positions up to the ledger's that no event has, but for those
-// that declared restores passed over. The walk is over what is used: the ledger's
+// that declared restores passed over, and as many as were forgotten by now: which
+// those were is not known any more. The walk is over what is used: the ledger's
 // position may be anything.
-func (v *verifier) gaps(info Info) {
-	last := info.Position
+func (v *verifier) gaps(info Info, now Forgotten) {
+	last, gone := info.Position, int64(0)
 	after := int64(0) // the latest position that is accounted for
 	passed := v.restores(info)
-	missing := func(until int64) {
-		for len(passed) > 0 && passed[0].After == after && passed[0].Until <= until {
-			after, passed = passed[0].Until, passed[1:]
+	none := func(until int64) {
+		if free := min(until, now.Until) - after; free > 0 {
+			gone += free
+			after += free
 		}
 		switch n := until - after; {
 		case n == 1:
@@ -144,6 +165,13 @@ func (v *verifier) gaps(info Info) {
 		case n > 1:
 			v.fail("", RulePosition, "no operation has an event at %d to %d", after+1, until)
 		}
+	}
+	missing := func(until int64) {
+		for len(passed) > 0 && passed[0].After >= after && passed[0].Until <= until {
+			none(passed[0].After)
+			after, passed = passed[0].Until, passed[1:]
+		}
+		none(until)
 	}
 	for _, word := range slices.Sorted(maps.Keys(v.used)) {
 		for set := v.used[word]; set != 0; set &= set - 1 {
@@ -156,6 +184,9 @@ func (v *verifier) gaps(info Info) {
 		}
 	}
 	missing(last)
+	if gone < v.forgotten.Events || gone > now.Events {
+		v.fail("", RulePosition, "no operation has an event at %d positions up to %d, and %d events were forgotten", gone, now.Until, now.Events)
+	}
 }
 
 // restores checks the declared restores, and returns those that passed positions

@@ -59,13 +59,19 @@ func (b *books) stamp(r mcpreplay.Record) mcpreplay.Record {
 }
 
 func (b *books) Get(_ context.Context, key mcpreplay.Key) (mcpreplay.Record, error) {
-	return b.stamp(*b.record(key.ID)), nil
+	if r := b.record(key.ID); r != nil {
+		return b.stamp(*r), nil
+	}
+	return mcpreplay.Record{}, mcpreplay.ErrNotFound
 }
 
 func (b *books) Events(_ context.Context, key mcpreplay.Key) ([]mcpreplay.Event, error) {
 	b.read++
 	if b.during != nil {
 		b.during(key.ID)
+	}
+	if b.record(key.ID) == nil {
+		return nil, mcpreplay.ErrNotFound
 	}
 	return slices.Clone(b.events[key.ID]), nil
 }
@@ -162,6 +168,17 @@ func (b *books) restore(incarnation, ahead int64) {
 	b.info.Restores = append(b.info.Restores, mcpreplay.Restore{Incarnation: incarnation, After: after, Until: after + ahead, At: b.info.Time})
 }
 
+// forget takes operations out and says so.
+func (b *books) forget(ids ...string) {
+	f := &b.info.Forgotten
+	for _, id := range ids {
+		f.Operations++
+		f.Events += int64(len(b.events[id]))
+		f.Until = max(f.Until, b.record(id).Position)
+		b.remove(id)
+	}
+}
+
 // remove takes an operation out with all that tells of it.
 func (b *books) remove(id string) {
 	b.recs = slices.DeleteFunc(b.recs, func(r *mcpreplay.Record) bool { return r.ID == id })
@@ -200,6 +217,38 @@ func TestVerifyAcceptsAConsistentLedger(t *testing.T) {
 	}
 }
 
+// Whole records may go if the ledger says how many events they had, also around what
+// a restore passed over, and as the proof is made.
+func TestVerifyAcceptsWhatWasForgotten(t *testing.T) {
+	tests := map[string]func(b *books){
+		"the oldest": func(b *books) { b.forget("op-atomic", "op-steps") },
+		"in between": func(b *books) { b.forget("op-declined", "op-released", "op-settled") },
+		"with restores": func(b *books) {
+			b.write("op-last", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+			b.restore(2, 100)
+			b.write("op-first", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+			b.write("op-next", mcpreplay.Event{Kind: mcpreplay.EventApply, State: mcpreplay.StateApplied})
+			b.forget("op-empty", "op-last", "op-first")
+		},
+		"after the ledger was looked at": func(b *books) {
+			b.before = func() { b.before = nil; b.forget("op-asked") }
+		},
+		"after it was listed": func(b *books) {
+			b.during = func(string) { b.during = nil; b.forget("op-atomic") }
+		},
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBooks()
+			change(b)
+			report, err := mcpreplay.Verify(t.Context(), b)
+			if err != nil || !report.Consistent() || report.Operations != len(b.recs) {
+				t.Errorf("Verify() = %+v, %v; want no findings in %d operations", report, err, len(b.recs))
+			}
+		})
+	}
+}
+
 func TestVerifyFindsEachBrokenRule(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -230,6 +279,9 @@ func TestVerifyFindsEachBrokenRule(t *testing.T) {
 		{"a missing newest operation", func(b *books) { b.remove("op-empty") }, []string{"the ledger position"}},
 		{"two missing operations", func(b *books) { b.remove("op-steps"); b.remove("op-dropped") }, []string{"the ledger position", "the ledger position"}},
 		{"no operations at all", func(b *books) { b.recs = nil }, []string{"the ledger position"}},
+		{"a missing operation beside a forgotten one", func(b *books) { b.forget("op-late"); b.remove("op-dead") }, []string{"the ledger position"}},
+		{"a missing operation behind a forgotten one", func(b *books) { b.forget("op-atomic"); b.remove("op-dead") }, []string{"the ledger position"}},
+		{"forgotten and still there", func(b *books) { b.info.Forgotten.Events, b.info.Forgotten.Until = 1, 9 }, []string{"the ledger position"}},
 		{"a ledger ahead of its events", func(b *books) { b.info.Position = math.MaxInt64 }, []string{"the ledger position"}},
 		{"an event of no state", func(b *books) { b.events["op-steps"][1].State = "nonsense" }, []string{"op-steps history", "op-steps history"}},
 		{"an event of no kind", func(b *books) { b.events["op-atomic"][0].Kind = "nonsense" }, []string{"op-atomic history", "op-atomic attempt"}},

@@ -79,7 +79,7 @@ func (a *attempt) answer(ctx context.Context) (*mcp.CallToolResult, error) {
 	case a.op.ID == "" && !a.mayHandshake():
 		return nil, a.refuse(mcpreplay.ReasonIDRequired, nil)
 	default:
-		if err := a.checkLost(ctx); errors.Is(err, errForgotten) {
+		if err := a.checkLost(ctx); isLost(err) {
 			return a.unknown(err), nil
 		} else if err != nil {
 			return nil, err

@@ -9,7 +9,7 @@ import (
 	"mcpreplay"
 )
 
-var errForgotten = errors.New("its id was minted before the ledger was restored, and what was done since the backup is not recorded")
+var errBeforeRestore = errors.New("its id was minted before the ledger was restored, and what was done since the backup is not recorded")
 
 // restores remembers when the ledger was last restored. Only Store.Info tells,
 // and it is asked once for each incarnation.
@@ -44,23 +44,32 @@ func (r *restores) began(ctx context.Context, s mcpreplay.Store, incarnation int
 	return r.learn(info), nil
 }
 
-// lost reports whether an operation without a record may have been done in the
-// time that a declared restore took out of the ledger. That can be told of ids we
-// minted, which carry their time; one that a caller chose may be new.
-func (g *Guard) lost(ctx context.Context, id string, ledger mcpreplay.Info) (bool, error) {
+// checkKnown fails with mcpreplay.ErrForgotten if the record of id, which has none, may
+// have been swept, and with errBeforeRestore if it may be of the time that a declared restore took
+// out of the ledger. That can be told of ids we minted, which carry their time; one that a
+// caller chose may be new.
+func (g *Guard) checkKnown(ctx context.Context, id string, ledger mcpreplay.Info) error {
+	if ledger.Forgotten.Refuses(id) {
+		return mcpreplay.ErrForgotten
+	}
 	minted, ours := g.opts.Keys.MintedID(id)
 	if !ours {
-		return false, nil
+		return nil
 	}
 	restored, err := g.restores.began(ctx, g.store, ledger.Incarnation)
-	if err != nil || restored.IsZero() {
-		return false, err
+	if err == nil && !restored.IsZero() && minted.Before(restored.Add(maxSkew)) {
+		err = errBeforeRestore
 	}
-	return minted.Before(restored.Add(maxSkew)), nil
+	return err
 }
 
-// checkLost fails with errForgotten if this attempt may be the repeat of one that the
-// restored ledger knows nothing of. Request state that was let in is of this
+// isLost reports whether an error of checkKnown says that nobody knows what was done.
+func isLost(err error) bool {
+	return errors.Is(err, mcpreplay.ErrForgotten) || errors.Is(err, errBeforeRestore)
+}
+
+// checkLost fails with an error that isLost if this attempt may be the repeat of one that
+// the ledger knows nothing of any more. Request state that was let in is of this
 // incarnation, and so is its id.
 func (a *attempt) checkLost(ctx context.Context) error {
 	if a.op.ID == "" || a.claims != nil {
@@ -68,26 +77,25 @@ func (a *attempt) checkLost(ctx context.Context) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, a.g.opts.Wait)
 	defer cancel()
-	lost, err := a.g.lost(bounded, a.op.ID, a.ledger)
-	switch {
-	case err != nil:
+	err := a.g.checkKnown(bounded, a.op.ID, a.ledger)
+	if err != nil && !isLost(err) {
 		return a.refuseStore(ctx, err)
-	case lost:
-		return errForgotten
 	}
-	return nil
+	return err
 }
 
 // mayFence reports whether "never applied" would be true of an operation that has
 // no record.
 func (g *Guard) mayFence(ctx context.Context, key mcpreplay.Key) (bool, error) {
-	if _, ours := g.opts.Keys.MintedID(key.ID); !ours {
+	if _, minted := mcpreplay.MintTime(key.ID); !minted {
 		return true, nil
 	}
 	rec, err := g.store.Get(ctx, key)
 	if !errors.Is(err, mcpreplay.ErrNotFound) {
 		return true, err
 	}
-	lost, err := g.lost(ctx, key.ID, rec.Ledger)
-	return !lost, err
+	if err = g.checkKnown(ctx, key.ID, rec.Ledger); isLost(err) {
+		return false, nil
+	}
+	return true, err
 }

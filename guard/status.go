@@ -88,7 +88,7 @@ func (g *Guard) fence(ctx context.Context, key mcpreplay.Key, reason string) err
 		return nil
 	case errors.Is(err, mcpreplay.ErrConflict):
 		return &refusal{reason: mcpreplay.ReasonConflict, operation: key.ID, why: err}
-	case errors.Is(err, mcpreplay.ErrUnknown):
+	case errors.Is(err, mcpreplay.ErrUnknown), errors.Is(err, mcpreplay.ErrForgotten):
 		return nil // what the ledger says next is the answer
 	}
 	return &refusal{reason: mcpreplay.ReasonUnavailable, operation: key.ID, why: err}

@@ -2,7 +2,9 @@ package guard
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -20,10 +22,15 @@ const sweepChunk = 500
 // sweepWait bounds one chunk, the wait for the ledger included.
 const sweepWait = 25 * time.Second
 
-// Sweep drops the bytes of every result that p lets go, in chunks with pauses as
-// long between them, so that it may run beside servers that write and beside other
-// sweeps. p.After is where it begins. each, if not nil, is told what was done so
-// far after every chunk.
+// MinForget is the shortest time that a record is kept for: its id may be in the hands
+// of somebody who asks again tomorrow.
+const MinForget = 24 * time.Hour
+
+// Sweep drops the bytes of every result that p lets go, and then forgets the records
+// that p lets go, in chunks with pauses as long between them, so that it may run beside
+// servers that write and beside other sweeps. p.After is where it begins. each, if not
+// nil, is told what was done so far after every chunk. p.Forget is 0 or at least
+// [MinForget].
 //
 // It ends between two chunks when ctx does, with ctx's error. Swept.Next is then
 // where to go on; at the end of the ledger it is 0.
@@ -32,6 +39,9 @@ func Sweep(ctx context.Context, s mcpreplay.Store, p mcpreplay.SweepPolicy, each
 		p.Limit = sweepChunk
 	}
 	all := mcpreplay.Swept{Next: p.After}
+	if p.Forget != 0 && p.Forget < MinForget {
+		return all, fmt.Errorf("records are kept for at least %v, or for ever", MinForget)
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return all, err
@@ -46,14 +56,17 @@ func Sweep(ctx context.Context, s mcpreplay.Store, p mcpreplay.SweepPolicy, each
 		all.Looked += chunk.Looked
 		all.Dropped += chunk.Dropped
 		all.Bytes += chunk.Bytes
+		all.Forgotten += chunk.Forgotten
 		all.Next = chunk.Next
 		if each != nil {
 			each(all)
 		}
-		if chunk.Next == 0 {
-			return all, nil
+		if p.After = chunk.Next; chunk.Next == 0 {
+			if p.Forget == 0 || chunk.Forgotten == 0 {
+				return all, nil
+			}
+			p.After = math.MaxInt64 // no result is behind it: from here on it only forgets
 		}
-		p.After = chunk.Next
 		pause(ctx, time.Since(began))
 	}
 }
@@ -81,9 +94,9 @@ func SweepEvery(ctx context.Context, s mcpreplay.Store, o Sweeping) {
 	for pause(ctx, wait) {
 		swept, err := Sweep(ctx, s, o.Policy, nil)
 		if err != nil && ctx.Err() == nil {
-			log.Error("sweep failed", "error", err, "dropped", swept.Dropped)
-		} else if swept.Dropped > 0 {
-			log.Info("swept", "dropped", swept.Dropped, "bytes", swept.Bytes)
+			log.Error("sweep failed", "error", err, "dropped", swept.Dropped, "forgotten", swept.Forgotten)
+		} else if swept.Dropped+swept.Forgotten > 0 {
+			log.Info("swept", "dropped", swept.Dropped, "bytes", swept.Bytes, "forgotten", swept.Forgotten)
 		}
 		wait = o.Interval - o.Interval/10 + rand.N(o.Interval/5+1)
 	}

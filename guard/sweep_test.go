@@ -86,6 +86,49 @@ func TestASweepStopsBetweenChunks(t *testing.T) {
 	}
 }
 
+// An id that a server minted is forgotten with its record, and says so by itself: sent
+// again it is unknown, whoever minted it, and can neither run nor be fenced.
+func TestForgottenOperationsAreUnknown(t *testing.T) {
+	f := newFixture(t)
+	cs := connect(t, payServer(f, func(o *guard.Options) { o.Retention, o.AuthorityTTL = time.Hour, time.Hour }), nil)
+	now := time.Unix(f.clock.Load(), 0)
+	ours, theirs := ring(t, stateSecret).MintID(now), ring(t, []byte(strings.Repeat("x", 32))).MintID(now.Add(time.Second))
+	never := ring(t, stateSecret).MintID(now.Add(2 * time.Second))
+	args := func(id string) string { return `{"operation_id":"` + id + `","amount":1}` }
+	for _, id := range []string{ours, theirs, "chosen-1"} {
+		mustCall(t, cs, "pay", args(id))
+	}
+	mustCall(t, cs, "fence_operation", `{"operation_id":"fenced-1"}`)
+	f.clock.Add(24*3600 + 3)
+	policy := mcpreplay.SweepPolicy{Forget: guard.MinForget, Limit: 1}
+	if swept, err := guard.Sweep(t.Context(), f.store, mcpreplay.SweepPolicy{Forget: guard.MinForget - 1}, nil); err == nil || swept.Looked != 0 {
+		t.Errorf("records that are kept for too short: %+v, %v", swept, err)
+	}
+	chunks := 0
+	swept, err := guard.Sweep(t.Context(), f.store, policy, func(mcpreplay.Swept) { chunks++ })
+	if err != nil || swept.Dropped != 3 || swept.Forgotten != 2 || swept.Next != 0 || chunks < 4 {
+		t.Fatalf("Sweep() = %+v in %d chunks, %v", swept, chunks, err)
+	}
+	for _, id := range []string{ours, theirs, never} {
+		mustCall(t, cs, "fence_operation", `{"operation_id":"`+id+`"}`)
+		res := mustCall(t, cs, "pay", args(id))
+		said, _ := res.StructuredContent.(map[string]any)
+		if !res.IsError || said["code"] != "operation_unknown" {
+			t.Errorf("%s: %q, %v; want operation_unknown", id, text(res), said)
+		}
+		if obs := status(t, cs, id); obs.State != mcpreplay.StateUnknown || obs.NewOperationSafe || !strings.Contains(obs.Detail, "may have been swept") {
+			t.Errorf("%s: status tells %+v", id, obs)
+		}
+	}
+	if _, err := call(cs, "pay", args("chosen-1"), nil); reason(err) != "operation_retention_expired" {
+		t.Errorf("an id that its caller chose: %v", err)
+	}
+	mustCall(t, cs, "pay", `{"amount":2}`)
+	if got, want := f.payments(""), ours+" | 1\n"+theirs+" | 1\nchosen-1 | 1\n"; !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 4 {
+		t.Errorf("the file holds %q, want %q and one more", got, want)
+	}
+}
+
 // flaky is a ledger whose first sweep fails.
 type flaky struct {
 	*sqlite.Store

@@ -17,6 +17,7 @@ const sqlClock = `(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::
 // a search_path nor a table of the application can stand in front of one of ours.
 const (
 	sqlColumns = `l.backend, l.instance, h.incarnation, l.ids, h.position, h.at, ` + sqlClock + `, pg_catalog.pg_is_in_recovery(),
+  h.forgotten_before, h.forgotten_operations, h.forgotten_events, h.forgotten_until,
   o.operation_id, o.seq, o.principal, o.tool, o.tool_version, o.key_id,
   o.fingerprint, o.arguments_digest, o.answers_digest, o.state_digest, o.sent_digest,
   o.authority_until, o.retention_until, o.state, o.fenced, o.revision, o.owner, o.lease_until, o.attempt, o.effect_until,
@@ -35,8 +36,8 @@ WHERE `
 
 	// Whoever comes second waits here until the first has committed or not.
 	sqlInsert = `INSERT INTO {schema}.operations (operation_id, principal, tool, tool_version, key_id,
-  fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (operation_id) DO NOTHING`
+  fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, minted_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (operation_id) DO NOTHING`
 
 	// The lock is a statement of its own: what is read together with a row that was
 	// waited for is read as it was before.
@@ -88,6 +89,7 @@ func (s *Store) scan(values [][]byte) (r *row, found bool, err error) {
 	ids := IDs(c.text())
 	info.Position, r.head, r.clock = c.int(), c.time(), c.time()
 	standby := c.bool()
+	info.Forgotten = mcpreplay.Forgotten{Before: c.time(), Operations: c.int(), Events: c.int(), Until: c.int()}
 	info.Time = s.readTime(r)
 	found = len(c.row) > 0 && c.row[0] != nil
 	if found {
@@ -145,8 +147,9 @@ func (s *Store) believe(from, to time.Time) error {
 
 func (s *Store) insert(op mcpreplay.Operation) statement {
 	d := op.Digests
+	minted, _ := mcpreplay.MintTime(op.ID)
 	return s.in(sqlInsert, s.scoped(op.Key), op.Principal, op.Tool, op.Version, d.KeyID,
-		d.Fingerprint, d.Arguments, d.Answers, d.State, d.Sent, rules.Micro(op.Authority), rules.Micro(op.Retention))
+		d.Fingerprint, d.Arguments, d.Answers, d.State, d.Sent, rules.Micro(op.Authority), rules.Micro(op.Retention), minted)
 }
 
 func (s *Store) update(r *row) statement {

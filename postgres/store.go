@@ -211,12 +211,19 @@ func (w *work) admit(ctx context.Context, op mcpreplay.Operation, to mcpreplay.S
 	switch {
 	case err != nil:
 		return &row{}, false, err
+	case !found && r.Ledger.Forgotten.Refuses(op.ID): // it was there still at the insert
+		return &row{}, false, mcpreplay.ErrForgotten
 	case !found:
 		return &row{}, false, s.incompatible(errNobody, "restore it from a backup")
 	case answers[0].tag.RowsAffected() == 0 && r.Principal != op.Principal:
 		return &row{}, false, mcpreplay.ErrConflict
 	case answers[0].tag.RowsAffected() == 0:
 		return r, false, nil
+	}
+	// Read after the insert, which waits for whoever is just removing the id: so what
+	// was forgotten is known here.
+	if r.Ledger.Forgotten.Refuses(op.ID) {
+		return &row{}, false, mcpreplay.ErrForgotten
 	}
 	if err := s.believe(r.head, r.clock); err != nil {
 		return &row{}, false, err

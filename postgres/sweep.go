@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"mcpreplay"
@@ -26,13 +28,24 @@ WHERE o.seq = r.seq AND r.seq > $1 AND r.seq <= $2 AND o.state IN ('applied', 'p
 RETURNING o.result_size`
 )
 
-// Sweep drops the bytes of results that are no longer needed. It writes only if
-// there is something to drop, and takes no position.
-func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpreplay.Swept, err error) {
+// Sweep drops the bytes of results that are no longer needed, and forgets records. It
+// writes only if there is something to drop, and takes no position.
+func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (mcpreplay.Swept, error) {
 	limit := sweepLimit
 	if p.Limit > 0 {
 		limit = min(p.Limit, sweepLimit)
 	}
+	swept, err := s.dropResults(ctx, p, limit)
+	if err == nil && p.Forget > 0 {
+		swept.Forgotten, err = s.forget(ctx, p, limit)
+	}
+	if err != nil {
+		return mcpreplay.Swept{}, err
+	}
+	return swept, nil
+}
+
+func (s *Store) dropResults(ctx context.Context, p mcpreplay.SweepPolicy, limit int) (swept mcpreplay.Swept, err error) {
 	err = s.write(ctx, func(ctx context.Context, w *work) ([]statement, error) {
 		swept = mcpreplay.Swept{}
 		answers, err := w.begin(ctx, beginWrite, s.in(sqlRead, ""))
@@ -70,8 +83,59 @@ func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (swept mcpre
 		}
 		return []statement{}, nil
 	})
-	if err != nil {
-		return mcpreplay.Swept{}, err
-	}
-	return swept, nil
+	return swept, err
+}
+
+const (
+	// Another sweep may be at the same records: each takes those that are free. Of
+	// whoever writes to one the lock is waited for, or he finds it gone.
+	sqlOldest = `SELECT seq, position FROM {schema}.operations
+WHERE minted_at < $1 AND state IN ('applied', 'partial', 'not_applied', 'released') AND NOT contradicted
+  AND retention_until <= $2 AND authority_until <= $3 AND position < $4
+ORDER BY minted_at LIMIT $5 FOR UPDATE SKIP LOCKED`
+
+	sqlForgetResults    = `DELETE FROM {schema}.results WHERE seq = ANY($1::text::bigint[])`
+	sqlForgetOperations = `DELETE FROM {schema}.operations WHERE seq = ANY($1::text::bigint[])`
+	sqlForgetEvents     = `DELETE FROM {schema}.events WHERE seq = ANY($1::text::bigint[])`
+
+	// The row is held until COMMIT, as by everybody who appends.
+	sqlForgotten = `UPDATE {schema}.head SET forgotten_before = greatest(coalesce(forgotten_before, 0), $1),
+  forgotten_operations = forgotten_operations + $2, forgotten_events = forgotten_events + $3, forgotten_until = greatest(forgotten_until, $4)`
+)
+
+// forget removes the oldest records that may go, and says in the same transaction
+// that their ids may not come back.
+func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) (n int, err error) {
+	err = s.write(ctx, func(ctx context.Context, w *work) ([]statement, error) {
+		n = 0
+		answers, err := w.begin(ctx, beginWrite, s.in(sqlRead, ""))
+		if err != nil {
+			return nil, err
+		}
+		r, _, err := s.one(answers[0])
+		if err != nil {
+			return nil, err
+		}
+		now := r.Ledger.Time
+		answers, err = w.exchange(ctx, s.in(sqlOldest, now.Add(-p.Forget), now.Add(-p.Grace), now, r.Ledger.Position, int64(limit)))
+		if err != nil {
+			return nil, err
+		}
+		var seqs []string
+		until := int64(0)
+		for _, values := range answers[0].rows {
+			c := reader{row: values}
+			seqs, until = append(seqs, strconv.FormatInt(c.int(), 10)), max(until, c.int())
+		}
+		if n = len(seqs); n == 0 {
+			return nil, nil
+		}
+		list := "{" + strings.Join(seqs, ",") + "}"
+		answers, err = w.exchange(ctx, s.in(sqlForgetResults, list), s.in(sqlForgetOperations, list), s.in(sqlForgetEvents, list))
+		if err != nil {
+			return nil, err
+		}
+		return []statement{s.in(sqlForgotten, now.Add(-p.Forget), int64(n), answers[2].tag.RowsAffected(), until)}, nil
+	})
+	return n, err
 }

@@ -97,7 +97,7 @@ func translated(err error) bool {
 		return true
 	}
 	for _, known := range []error{
-		mcpreplay.ErrNotFound, mcpreplay.ErrConflict, mcpreplay.ErrStale, mcpreplay.ErrExpired,
+		mcpreplay.ErrNotFound, mcpreplay.ErrConflict, mcpreplay.ErrStale, mcpreplay.ErrExpired, mcpreplay.ErrForgotten,
 		mcpreplay.ErrUnavailable, mcpreplay.ErrUnknown, mcpreplay.ErrClock, mcpreplay.ErrIncompatible,
 		errNested, rules.ErrMisuse,
 	} {

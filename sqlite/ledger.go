@@ -26,7 +26,8 @@ type ledger struct {
 const (
 	sqlInfo = `SELECT backend, instance, incarnation, created_at,
   (SELECT seq FROM main.sqlite_sequence WHERE name = 'mcpreplay_events'),
-  (SELECT at FROM main.mcpreplay_events ORDER BY position DESC LIMIT 1)
+  (SELECT at FROM main.mcpreplay_events ORDER BY position DESC LIMIT 1),
+  forgotten_before, forgotten_operations, forgotten_events, forgotten_until
 FROM main.mcpreplay_ledger`
 
 	sqlSelect = `SELECT o.seq, operation_id, principal, tool, tool_version, key_id,
@@ -37,10 +38,10 @@ FROM main.mcpreplay_operations o LEFT JOIN main.mcpreplay_results r ON r.seq = o
 WHERE `
 
 	sqlInsert = `INSERT INTO main.mcpreplay_operations (operation_id, principal, tool, tool_version, key_id,
-  fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, created_at,
+  fingerprint, arguments_digest, answers_digest, state_digest, sent_digest, authority_until, retention_until, minted_at, created_at,
   state, fenced, revision, owner, lease_until, effect, result_is_error, result_digest, result_size, position, updated_at,
   attempt, effect_until, acknowledged, contradicted, memo)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 	sqlUpdate = `UPDATE main.mcpreplay_operations
 SET state = ?, fenced = ?, revision = ?, owner = ?, lease_until = ?, effect = ?,
@@ -154,6 +155,9 @@ func (l *ledger) read() (info mcpreplay.Info, err error) {
 		if last := timeAt(st, 5); last.After(info.Time) {
 			info.Time = last
 		}
+		info.Forgotten = mcpreplay.Forgotten{
+			Before: timeAt(st, 6), Operations: st.ColumnInt64(7), Events: st.ColumnInt64(8), Until: st.ColumnInt64(9),
+		}
 	})
 	if err == nil && !found {
 		err = fmt.Errorf("the ledger has lost its identity: %w", sqlite3.CORRUPT)
@@ -196,10 +200,11 @@ func (l *ledger) find(scope, id string) (r *row, err error) {
 
 // add inserts a record and sets its Seq.
 func (l *ledger) add(scope string, r *row) error {
+	minted, _ := mcpreplay.MintTime(r.ID)
 	args := []any{
 		scope + r.ID, r.Principal, r.Tool, r.Version, r.Digests.KeyID,
 		r.Digests.Fingerprint, r.Digests.Arguments, r.Digests.Answers, r.Digests.State, r.Digests.Sent,
-		r.Authority, r.Retention, r.CreatedAt,
+		r.Authority, r.Retention, minted, r.CreatedAt,
 	}
 	if err := l.insert.run(nil, append(args, changing(r)...)...); err != nil {
 		return err

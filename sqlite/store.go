@@ -305,6 +305,9 @@ func (s *Store) admit(c *conn, op mcpreplay.Operation, to mcpreplay.State) (r *r
 		r.Ledger = info
 		return r, false, nil
 	}
+	if info.Forgotten.Refuses(op.ID) {
+		return &row{}, false, mcpreplay.ErrForgotten
+	}
 	now, err := s.now(info)
 	if err != nil {
 		return &row{}, false, err

@@ -40,6 +40,8 @@ func Run(t *testing.T, open func(t *testing.T) mcpreplay.Store) {
 		{"a claimed effect has a deadline", testDeadline},
 		{"an acknowledgement is kept", testAcknowledge},
 		{"a sweep drops bytes and nothing else", testSweep},
+		{"a sweep forgets only what may be forgotten", testForget},
+		{"nobody does again what is being forgotten", testForgetBeside},
 		{"steps are events", testSteps},
 		{"rounds of questions end in one outcome", testRounds},
 		{"a result can be recorded without its bytes", testDropped},

@@ -3,6 +3,7 @@ package storetest_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -268,6 +269,32 @@ var breaks = []struct {
 					return s.Get(ctx, c.Key)
 				}
 				return rec, err
+			}
+		},
+	},
+	{
+		name:  "what was forgotten may be done again",
+		parts: []string{"a sweep forgets only what may be forgotten", "nobody does again what is being forgotten"},
+		with: func(s applier, b *broken) {
+			b.begin = func(ctx context.Context, op mcpreplay.Operation, c mcpreplay.Change) (mcpreplay.Record, bool, error) {
+				rec, started, err := s.Begin(ctx, op, c)
+				if errors.Is(err, mcpreplay.ErrForgotten) {
+					op.ID, op.Authority = "op-"+rand.Text(), time.Time{}
+					return s.Begin(ctx, op, c)
+				}
+				return rec, started, err
+			}
+		},
+	},
+	{
+		name:  "a sweep forgets without grace",
+		parts: []string{"a sweep forgets only what may be forgotten"},
+		with: func(s applier, b *broken) {
+			b.sweep = func(ctx context.Context, p mcpreplay.SweepPolicy) (mcpreplay.Swept, error) {
+				if p.Forget > 0 {
+					p.Grace = 0
+				}
+				return s.Sweep(ctx, p)
 			}
 		},
 	},

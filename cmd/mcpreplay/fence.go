@@ -100,7 +100,7 @@ func placeFence(ctx context.Context, s mcpreplay.Store, key mcpreplay.Key, reaso
 	defer cancel()
 	_, err := mcpreplay.Fence(ctx, s, key, key.Principal, reason)
 	switch {
-	case errors.Is(err, mcpreplay.ErrUnknown):
+	case errors.Is(err, mcpreplay.ErrUnknown), errors.Is(err, mcpreplay.ErrForgotten):
 		return nil // what the ledger says next is the answer
 	case errors.Is(err, mcpreplay.ErrConflict):
 		return failed(errors.New("the operation belongs to another principal: nothing was fenced"), "mcpreplay status tells whose it is")

@@ -8,9 +8,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"mcpreplay"
 	"mcpreplay/guard"
+	"mcpreplay/sqlite"
 )
 
 // unsure is a ledger that does not confirm its commits.
@@ -62,6 +64,58 @@ func TestAStoppedSweepSaysSo(t *testing.T) {
 	code, text := ended(sweep(ctx, &env{stdout: &stdout, stderr: &stdout}, s, mcpreplay.SweepPolicy{}, true))
 	if code != exitFailed || text != "stopped before the end" || !strings.HasPrefix(stdout.String(), "{\n  \"complete\": false,\n") {
 		t.Errorf("exit %d: %s %s", code, text, stdout.String())
+	}
+}
+
+// What a sweep forgot is unknown to every command from then on, and the ledger is
+// consistent without it.
+func TestASweepForgets(t *testing.T) {
+	t.Parallel()
+	ledger := exampleLedger(t, false)
+	at, err := time.Parse(time.DateOnly, day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring, err := mcpreplay.NewKeyring([]byte(strings.Repeat("k", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := ring.MintID(at)
+	s, err := sqlite.Open(strings.TrimPrefix(ledger, "sqlite:"), &sqlite.Options{Backend: "demo", Clock: func() time.Time { return at.Add(time.Minute) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	op := mcpreplay.Operation{Key: mcpreplay.Key{Principal: "alice", ID: id}, Authority: at.Add(time.Hour), Retention: at.Add(time.Hour)}
+	for _, op := range []mcpreplay.Operation{op, {Key: mcpreplay.Key{Principal: "alice", ID: "fenced-1"}}} {
+		if _, _, err := s.Begin(t.Context(), op, mcpreplay.Change{To: mcpreplay.StateNotApplied, Fence: true,
+			Event: mcpreplay.Event{Kind: mcpreplay.EventFence, Actor: "alice"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fence := []string{"fence", id, "--principal", "alice", "--reason", "gave up", "--ledger", ledger}
+	for _, tt := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{exitMisused, "--forget is below 24h", []string{"sweep", "--forget", "23h", "--ledger", ledger}},
+		{exitMisused, "--sweep-forget is below 24h", []string{"serve", "--sweep-forget", "-24h", "--ledger", ledger}},
+		{exitFine, "dropped 2 (83 bytes)\n", []string{"sweep", "--ledger", ledger}},
+		{exitFine, "not_applied", []string{"status", id, "--ledger", ledger}},
+		{exitFine, "forgot 1 record\n", []string{"sweep", "--forget", "24h", "--ledger", ledger}},
+		{exitFine, "dropped 0 (0 bytes)\n", []string{"sweep", "--forget", "24h", "--ledger", ledger}},
+		{exitUnknown, "may have been swept", []string{"status", id, "--ledger", ledger, "--principal", "alice"}},
+		{exitUnknown, "may have been swept", fence},
+		{exitFine, "forgotten: operations 1, with events 1, of ids minted before ", []string{"verify", "--ledger", ledger}},
+	} {
+		got := command("", nil, tt.args...)
+		if got.code != tt.code || !strings.Contains(got.stdout+got.stderr, tt.want) {
+			t.Errorf("%v: exit %d, want %d: %q, want %q in it", tt.args[:2], got.code, tt.code, got.stdout+got.stderr, tt.want)
+		}
+	}
+	if got := command("", nil, "verify", "--ledger", ledger, "--json"); !strings.Contains(got.stdout, `"forgotten": {`) {
+		t.Errorf("as JSON: %s", got.stdout)
 	}
 }
 

@@ -41,6 +41,7 @@ type serveFlags struct {
 	state     time.Duration
 	maxJump   time.Duration
 	sweep     time.Duration
+	forget    time.Duration
 	grace     time.Duration
 }
 
@@ -66,6 +67,7 @@ before the process exits.`,
 	f.register(cmd)
 	cmd.Flags().DurationVar(&f.sweep, "sweep-interval", time.Hour, "about how often results nobody needs are dropped; 0: never")
 	cmd.Flags().DurationVar(&f.grace, "sweep-grace", guard.SweepGrace, "how long such a result is kept, unless acknowledged")
+	cmd.Flags().DurationVar(&f.forget, "sweep-forget", 0, "how long a record is kept after its id was minted here, at least 24h; 0: for ever")
 	return cmd
 }
 
@@ -104,6 +106,9 @@ func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
 		if value <= 0 {
 			return misused("give it as a duration, such as 15m", "--%s is not above zero", name)
 		}
+	}
+	if err := checkForget("sweep-forget", f.forget); err != nil {
+		return err
 	}
 	if f.sweep < 0 || f.grace < 0 {
 		return misused("give it as a duration, such as 1h, or 0", "--sweep-interval or --sweep-grace is below zero")
@@ -201,7 +206,7 @@ func (f *serveFlags) sweeping(ctx context.Context, s mcpreplay.Store, log *slog.
 	go func() {
 		defer close(done)
 		guard.SweepEvery(ctx, s, guard.Sweeping{
-			Interval: f.sweep, Policy: mcpreplay.SweepPolicy{Grace: f.grace, Acknowledged: true}, Logger: log,
+			Interval: f.sweep, Policy: mcpreplay.SweepPolicy{Grace: f.grace, Acknowledged: true, Forget: f.forget}, Logger: log,
 		})
 	}()
 	return func() { cancel(); <-done }

@@ -23,6 +23,7 @@ type verifyView struct {
 	Operations int           `json:"operations"`
 	Events     int           `json:"events"`
 	Unsettled  int           `json:"unsettled"`
+	Forgotten  *forgotten    `json:"forgotten,omitempty"`
 	Findings   []findingView `json:"findings"`
 	Restores   []declaration `json:"restores"`
 }
@@ -49,6 +50,13 @@ func viewRestores(all []mcpreplay.Restore) []declaration {
 		out = append(out, declaration{r.Incarnation, r.After, r.Until, r.Actor, r.Reason, timeText(r.At)})
 	}
 	return out
+}
+
+// forgotten is what a ledger holds no longer.
+type forgotten struct {
+	Operations int64  `json:"operations"`
+	Events     int64  `json:"events"`
+	Before     string `json:"before"` // ids that were minted before have a record or are refused
 }
 
 type findingView struct {
@@ -178,6 +186,9 @@ func verifyLedger(ctx context.Context, s mcpreplay.Store) (*verifyView, error) {
 		Findings:   []findingView{},
 		Restores:   viewRestores(info.Restores),
 	}
+	if f := info.Forgotten; f.Operations > 0 {
+		v.Forgotten = &forgotten{f.Operations, f.Events, timeText(f.Before)}
+	}
 	for _, f := range r.Findings {
 		v.Findings = append(v.Findings, findingView(f))
 	}
@@ -190,6 +201,9 @@ func (v *verifyView) print(w io.Writer) error {
 		verdict = fmt.Sprintf("NOT consistent: %s", count(len(v.Findings), "finding"))
 	}
 	_, err := fmt.Fprintf(w, "%s, %s, %d unsettled\n%s\n", count(v.Operations, "operation"), count(v.Events, "event"), v.Unsettled, verdict)
+	if f := v.Forgotten; f != nil && err == nil {
+		_, err = fmt.Fprintf(w, "  forgotten: operations %d, with events %d, of ids minted before %s\n", f.Operations, f.Events, f.Before)
+	}
 	for _, r := range v.Restores {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "  incarnation %d since %s, restored to position %d by %s: %q\n", r.Incarnation, r.At, r.After, plain(r.Actor), r.Reason)

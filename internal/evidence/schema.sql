@@ -24,7 +24,13 @@ CREATE TABLE mcpreplay_ledger (
   instance    TEXT    NOT NULL,
   incarnation INTEGER NOT NULL,
   ids         TEXT    NOT NULL CHECK (ids IN ('shared', 'principal')),
-  created_at  INTEGER NOT NULL
+  created_at  INTEGER NOT NULL,
+
+  -- What is no longer here. An id that was minted before has its record or is refused.
+  forgotten_before     INTEGER,
+  forgotten_operations INTEGER NOT NULL DEFAULT 0,
+  forgotten_events     INTEGER NOT NULL DEFAULT 0,
+  forgotten_until      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE mcpreplay_operations (
@@ -56,6 +62,7 @@ CREATE TABLE mcpreplay_operations (
   position         INTEGER NOT NULL,
   authority_until  INTEGER,
   retention_until  INTEGER,
+  minted_at        INTEGER, -- as the id says, if it looks minted
   created_at       INTEGER NOT NULL,
   updated_at       INTEGER NOT NULL
 ) STRICT;
@@ -79,17 +86,19 @@ CREATE TABLE mcpreplay_schema (
   applied_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE TABLE sqlite_sequence(name,seq);
-
 CREATE TABLE watchers (
 	id       INTEGER PRIMARY KEY AUTOINCREMENT,
 	issue_id INTEGER NOT NULL REFERENCES issues (id),
 	name     TEXT NOT NULL
 ) STRICT;
 
+CREATE TABLE sqlite_sequence(name,seq);
+
 CREATE INDEX issues_by_operation ON issues (operation_id);
 
 CREATE INDEX mcpreplay_events_seq ON mcpreplay_events (seq, position);
+
+CREATE INDEX mcpreplay_operations_minted ON mcpreplay_operations (minted_at) WHERE minted_at IS NOT NULL;
 
 CREATE INDEX mcpreplay_operations_open ON mcpreplay_operations (state) WHERE state IN ('in_progress', 'awaiting_input');
 

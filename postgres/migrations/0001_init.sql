@@ -18,7 +18,13 @@ CREATE TABLE {schema}.head (
   one         boolean PRIMARY KEY CHECK (one),
   incarnation bigint  NOT NULL,
   position    bigint  NOT NULL,
-  at          bigint  NOT NULL
+  at          bigint  NOT NULL,
+
+  -- What is no longer here. An id that was minted before has its record or is refused.
+  forgotten_before     bigint,
+  forgotten_operations bigint NOT NULL DEFAULT 0,
+  forgotten_events     bigint NOT NULL DEFAULT 0,
+  forgotten_until      bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Each incarnation but the first was begun by a declared restore, which passed
@@ -82,6 +88,7 @@ CREATE TABLE {schema}.operations (
   acknowledged     boolean NOT NULL DEFAULT false,
   contradicted     boolean NOT NULL DEFAULT false,
   position         bigint  NOT NULL DEFAULT 0,
+  minted_at        bigint, -- as the id says, if it looks minted
   created_at       bigint  NOT NULL DEFAULT 0,
   updated_at       bigint  NOT NULL DEFAULT 0,
   CONSTRAINT operations_complete CHECK (position = 0 OR seq IS NOT NULL),
@@ -93,6 +100,9 @@ CREATE INDEX operations_principal ON {schema}.operations (principal, seq);
 
 -- What somebody has to settle, or to go on with. It stays small.
 CREATE INDEX operations_open ON {schema}.operations (state, seq) WHERE state IN ('in_progress', 'awaiting_input');
+
+-- What may be forgotten one day, oldest first.
+CREATE INDEX operations_minted ON {schema}.operations (minted_at) WHERE minted_at IS NOT NULL;
 
 CREATE TABLE {schema}.results (
   seq  bigint PRIMARY KEY REFERENCES {schema}.operations (seq),

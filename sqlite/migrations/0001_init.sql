@@ -8,7 +8,13 @@ CREATE TABLE mcpreplay_ledger (
   instance    TEXT    NOT NULL,
   incarnation INTEGER NOT NULL,
   ids         TEXT    NOT NULL CHECK (ids IN ('shared', 'principal')),
-  created_at  INTEGER NOT NULL
+  created_at  INTEGER NOT NULL,
+
+  -- What is no longer here. An id that was minted before has its record or is refused.
+  forgotten_before     INTEGER,
+  forgotten_operations INTEGER NOT NULL DEFAULT 0,
+  forgotten_events     INTEGER NOT NULL DEFAULT 0,
+  forgotten_until      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- Each incarnation but the first was begun by a declared restore, which passed
@@ -55,6 +61,7 @@ CREATE TABLE mcpreplay_operations (
   position         INTEGER NOT NULL,
   authority_until  INTEGER,
   retention_until  INTEGER,
+  minted_at        INTEGER, -- as the id says, if it looks minted
   created_at       INTEGER NOT NULL,
   updated_at       INTEGER NOT NULL
 ) STRICT;
@@ -64,6 +71,9 @@ CREATE INDEX mcpreplay_operations_principal ON mcpreplay_operations (principal);
 
 -- What somebody has to settle, or to go on with. It stays small.
 CREATE INDEX mcpreplay_operations_open ON mcpreplay_operations (state) WHERE state IN ('in_progress', 'awaiting_input');
+
+-- What may be forgotten one day, oldest first.
+CREATE INDEX mcpreplay_operations_minted ON mcpreplay_operations (minted_at) WHERE minted_at IS NOT NULL;
 
 CREATE TABLE mcpreplay_results (
   seq  INTEGER PRIMARY KEY REFERENCES mcpreplay_operations (seq),
