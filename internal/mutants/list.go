@@ -56,8 +56,8 @@ var mutants = []mutant{
 	{
 		name: "absence-is-proof",
 		what: "an operation without a record is called not applied",
-		edits: []edit{{"observe.go", "		o.Detail = detailAbsent\n		return o",
-			"		o.Detail, o.State, o.NewOperationSafe, o.NextAction = detailAbsent, StateNotApplied, true, ActionStop\n		return o"}},
+		edits: []edit{{"observe.go", "		o.Detail = detailAbsent\n",
+			"		o.Detail, o.State, o.NewOperationSafe, o.NextAction = detailAbsent, StateNotApplied, true, ActionStop\n"}},
 		cells: []string{"02-stdio", "02-legacy"},
 	},
 	{
@@ -282,6 +282,12 @@ var mutants = []mutant{
 		edits: []edit{{"guard/questions.go", "		if !ok || response == nil {\n			a.answers.complete = false\n			continue\n		}",
 			"		if !ok || response == nil {\n			continue\n		}"}},
 		cells: []string{"fault-asked-again"},
+	},
+	{
+		name:  "forgotten-is-new",
+		what:  "an id whose record was swept is new work",
+		edits: []edit{{"operation.go", "return minted && at.Before(f.Before)", "return minted && at.Before(f.Before) && false"}},
+		tests: []string{"TestForgottenOperationsAreUnknown"},
 	},
 	{
 		name:  "compensation-order",
