@@ -121,7 +121,8 @@ type SweepPolicy struct {
 	// Forget is how long after it was minted an id keeps its record (see MintTime);
 	// 0 is for ever, as it is for every other id. The whole record goes, with its
 	// events, once its result could have been dropped, its outcome is final or it was
-	// given back, and nobody may write under it any more. Info.Forgotten tells of it.
+	// given back, and nobody may write under it any more, all by the time of the latest
+	// commit. Info.Forgotten tells of it.
 	Forget time.Duration
 }
 

@@ -100,6 +100,7 @@ func TestForgottenOperationsAreUnknown(t *testing.T) {
 	}
 	mustCall(t, cs, "fence_operation", `{"operation_id":"fenced-1"}`)
 	f.clock.Add(24*3600 + 3)
+	mustCall(t, cs, "pay", `{"operation_id":"chosen-2","amount":1}`) // the ledger's own time goes on
 	policy := mcpreplay.SweepPolicy{Forget: guard.MinForget, Limit: 1}
 	if swept, err := guard.Sweep(t.Context(), f.store, mcpreplay.SweepPolicy{Forget: guard.MinForget - 1}, nil); err == nil || swept.Looked != 0 {
 		t.Errorf("records that are kept for too short: %+v, %v", swept, err)
@@ -124,7 +125,7 @@ func TestForgottenOperationsAreUnknown(t *testing.T) {
 		t.Errorf("an id that its caller chose: %v", err)
 	}
 	mustCall(t, cs, "pay", `{"amount":2}`)
-	if got, want := f.payments(""), ours+" | 1\n"+theirs+" | 1\nchosen-1 | 1\n"; !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 4 {
+	if got, want := f.payments(""), ours+" | 1\n"+theirs+" | 1\nchosen-1 | 1\nchosen-2 | 1\n"; !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 5 {
 		t.Errorf("the file holds %q, want %q and one more", got, want)
 	}
 }

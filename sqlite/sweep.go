@@ -53,16 +53,21 @@ ORDER BY minted_at LIMIT ?`
 // that their ids may not come back.
 func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) (n int, err error) {
 	type record struct{ seq, position int64 }
-	find := func(c *conn, info mcpreplay.Info, limit int) (old []record, err error) {
+	find := func(c *conn, limit int) (old []record, info mcpreplay.Info, err error) {
+		// As of the latest commit: what a clock that is wrong for a while says must not
+		// refuse the ids of next month.
+		if info, err = c.read(); err != nil {
+			return nil, info, err
+		}
 		err = c.once(sqlOldest, func(st *sqlite3.Stmt) {
 			old = append(old, record{st.ColumnInt64(0), st.ColumnInt64(1)})
 		}, info.Time.Add(-p.Forget), info.Time.Add(-p.Grace), info.Time, info.Position, int64(limit))
-		return old, err
+		return old, info, err
 	}
 	// Whether there are any is seen without the writer.
 	any := false
-	err = s.read(ctx, func(c *conn, info mcpreplay.Info) error {
-		old, err := find(c, info, 1)
+	err = s.read(ctx, func(c *conn, _ mcpreplay.Info) error {
+		old, _, err := find(c, 1)
 		any = len(old) > 0
 		return err
 	})
@@ -70,12 +75,7 @@ func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) 
 		return 0, err
 	}
 	err = s.write(ctx, func(_ context.Context, c *conn) (bool, error) {
-		info, err := c.read()
-		if err != nil {
-			return false, err
-		}
-		info.Time = s.readTime(info)
-		old, err := find(c, info, limit)
+		old, info, err := find(c, limit)
 		if n = len(old); err != nil || n == 0 {
 			return false, err
 		}

@@ -85,11 +85,16 @@ func makeForgettable(t *testing.T, store mcpreplay.Store) *forgettable {
 	}
 	confirmed := f.end(t, f.make(t, mint(old), soon, now))
 	f.gone = append(f.gone, f.note(t, confirmed, "", mcpreplay.EventConfirmation))
-	f.kept = append(f.kept, f.end(t, f.make(t, mint(old), soon, now))) // the ledger's time is that of its event
+	latest := f.end(t, f.make(t, mint(old), soon, now))
 	eventually(t, "the time to write to end", func() bool {
 		info, err := store.Info(t.Context())
 		return err == nil && !info.Time.Before(soon)
 	})
+	if got := sweep(t, store, mcpreplay.SweepPolicy{Forget: keepMinted}); got.Forgotten != 0 {
+		t.Errorf("a sweep believed the clock alone, and forgot %+v", got)
+	}
+	// It is where the ledger's time is kept.
+	f.kept = append(f.kept, f.note(t, latest, "", mcpreplay.EventConfirmation))
 	return f
 }
 
@@ -152,7 +157,7 @@ func testForget(t *testing.T, s *suite[mcpreplay.Store]) {
 func testForgetBeside(t *testing.T, s *suite[mcpreplay.Store]) {
 	store, ring := s.store(t), minting(t)
 	recs := doneUntil(t, store, ring, 30)
-	reach(t, store, "op-latest", mcpreplay.StateApplied) // which is never forgotten
+	reach(t, store, "op-latest", mcpreplay.StateApplied) // by whose time they are old
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	for range 3 {

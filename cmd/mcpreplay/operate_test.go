@@ -81,7 +81,8 @@ func TestASweepForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := ring.MintID(at)
-	s, err := sqlite.Open(strings.TrimPrefix(ledger, "sqlite:"), &sqlite.Options{Backend: "demo", Clock: func() time.Time { return at.Add(time.Minute) }})
+	clock := at.Add(time.Minute)
+	s, err := sqlite.Open(strings.TrimPrefix(ledger, "sqlite:"), &sqlite.Options{Backend: "demo", Clock: func() time.Time { return clock }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +93,7 @@ func TestASweepForgets(t *testing.T) {
 			Event: mcpreplay.Event{Kind: mcpreplay.EventFence, Actor: "alice"}}); err != nil {
 			t.Fatal(err)
 		}
+		clock = at.Add(48 * time.Hour)
 	}
 	fence := []string{"fence", id, "--principal", "alice", "--reason", "gave up", "--ledger", ledger}
 	for _, tt := range []struct {
@@ -101,6 +103,7 @@ func TestASweepForgets(t *testing.T) {
 	}{
 		{exitMisused, "--forget is below 24h", []string{"sweep", "--forget", "23h", "--ledger", ledger}},
 		{exitMisused, "--sweep-forget is below 24h", []string{"serve", "--sweep-forget", "-24h", "--ledger", ledger}},
+		{exitMisused, "--sweep-forget 24h0m0s is shorter", []string{"serve", "--sweep-forget", "24h", "--state-ttl", "24h", "--ledger", ledger}},
 		{exitFine, "dropped 2 (83 bytes)\n", []string{"sweep", "--ledger", ledger}},
 		{exitFine, "not_applied", []string{"status", id, "--ledger", ledger}},
 		{exitFine, "forgot 1 record\n", []string{"sweep", "--forget", "24h", "--ledger", ledger}},

@@ -110,6 +110,9 @@ func (f *serveFlags) check(cmd *cobra.Command, lab bool) error {
 	if err := checkForget("sweep-forget", f.forget); err != nil {
 		return err
 	}
+	if f.forget > 0 && f.forget < f.state+f.authority {
+		return misused("keep records for longer: an id is minted before the first round", "--sweep-forget %v is shorter than --state-ttl and --authority-ttl together", f.forget)
+	}
 	if f.sweep < 0 || f.grace < 0 {
 		return misused("give it as a duration, such as 1h, or 0", "--sweep-interval or --sweep-grace is below zero")
 	}
