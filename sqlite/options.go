@@ -29,6 +29,12 @@ type Options struct {
 	// expire everyone. Negative means no bound. Defaults to 366 days.
 	MaxClockJump time.Duration
 
+	// Batch bounds how many operations share one commit. They do so only when they
+	// are asked for at the same time, each can still fail alone, and nobody is
+	// answered before the commit. 1 gives each a transaction of its own. Defaults to
+	// 256, which is also the most.
+	Batch int
+
 	// Logger receives what an operator should know. Defaults to none.
 	Logger *slog.Logger
 
@@ -37,6 +43,8 @@ type Options struct {
 	// mcpreplay.ErrUnavailable.
 	ReadOnly bool
 }
+
+const maxBatch = 256
 
 // IDs is what an operation id is unique in.
 type IDs string
@@ -66,6 +74,12 @@ func (o *Options) resolve() (Options, error) {
 	}
 	if r.IDs != "" && r.IDs != IDsShared && r.IDs != IDsPrincipal {
 		faults = append(faults, fmt.Errorf("sqlite: Options.IDs: must be %q or %q (got %.40q)", IDsShared, IDsPrincipal, r.IDs))
+	}
+	if r.Batch < 0 || r.Batch > maxBatch {
+		faults = append(faults, fmt.Errorf("sqlite: Options.Batch: must be from 1 to %d (got %d)", maxBatch, r.Batch))
+	}
+	if r.Batch == 0 {
+		r.Batch = maxBatch
 	}
 	if r.Clock == nil {
 		r.Clock = time.Now

@@ -70,6 +70,7 @@ func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) 
 		return 0, err
 	}
 	err = s.write(ctx, func(_ context.Context, c *conn) (bool, error) {
+		n = 0
 		info, err := c.read()
 		if err != nil {
 			return false, err
