@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -287,5 +288,64 @@ func TestALongTransactionIsCommitted(t *testing.T) {
 	}
 	if n := count.Load(); n != 3 {
 		t.Errorf("%d syncs, want one for what held the writer, one up to what was slow, and one for the rest", n)
+	}
+}
+
+// An effect that does not end is rolled back after its time, and the others go on.
+// What it still does leads nowhere.
+func TestAnEffectThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	const endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+	leave := make(chan struct{})
+	late := make(chan error, 8)
+	for name, stuck := range map[string]body{
+		"outside": func(ctx context.Context, tx *sqlite.Tx) error {
+			<-leave
+			late <- writeRow(ctx, tx, "late")
+			return nil
+		},
+		"outside, and panics": func(ctx context.Context, tx *sqlite.Tx) error {
+			<-leave
+			late <- writeRow(ctx, tx, "late")
+			panic("no")
+		},
+		"outside, and ends its goroutine": func(ctx context.Context, tx *sqlite.Tx) error {
+			<-leave
+			late <- writeRow(ctx, tx, "late")
+			runtime.Goexit()
+			return nil
+		},
+		"in a query": func(ctx context.Context, tx *sqlite.Tx) error {
+			var n int
+			return tx.QueryRowContext(ctx, endless+"SELECT count(*) FROM n").Scan(&n)
+		},
+		"in a statement": statement("INSERT INTO item (label) " + endless + "SELECT x FROM n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			s := verified(t, path, &sqlite.Options{EffectTimeout: 50 * time.Millisecond})
+			var ran atomic.Int64
+			told := inLine(t, s, applying(s, "op-1", &ran), func() error { return run(t, s, stuck) }, applying(s, "op-2", &ran))
+			var failed *mcpreplay.EffectError
+			if !errors.As(told[1], &failed) || errors.Is(told[1], mcpreplay.ErrUnknown) || !strings.Contains(failed.Error(), "took too long") {
+				t.Errorf("it got %v", told[1])
+			}
+			apply(t, s, "op-effect")
+			told[1] = nil
+			if err := errors.Join(told...); err != nil {
+				t.Errorf("its neighbours: %v", err)
+			}
+			if n := halves(t, path); n != 0 {
+				t.Errorf("%d records have not exactly one effect", n)
+			}
+			t.Cleanup(func() { // first of all
+				if strings.HasPrefix(name, "outside") {
+					leave <- struct{}{}
+					if err := <-late; err == nil {
+						t.Error("it could write when it was over")
+					}
+				}
+			})
+		})
 	}
 }

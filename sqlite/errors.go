@@ -32,6 +32,7 @@ var (
 	errRowsOpen   = errors.New("the statement's rows are still open: close them before it runs again")
 	errStmtClosed = errors.New("the statement is closed")
 	errSequence   = errors.New("the effect changed the ledger's row of sqlite_sequence")
+	errSlow       = errors.New("the effect took too long and was rolled back; its limit is")
 	errGoexit     = errors.New("the effect ended its goroutine (runtime.Goexit)")
 )
 

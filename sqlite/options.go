@@ -35,6 +35,10 @@ type Options struct {
 	// 256, which is also the most.
 	Batch int
 
+	// EffectTimeout bounds how long an effect may keep everybody else from writing.
+	// One that takes longer is rolled back. Defaults to 5 seconds.
+	EffectTimeout time.Duration
+
 	// Logger receives what an operator should know. Defaults to none.
 	Logger *slog.Logger
 
@@ -77,6 +81,12 @@ func (o *Options) resolve() (Options, error) {
 	}
 	if r.Batch < 0 || r.Batch > maxBatch {
 		faults = append(faults, fmt.Errorf("sqlite: Options.Batch: must be from 1 to %d (got %d)", maxBatch, r.Batch))
+	}
+	if r.EffectTimeout < 0 {
+		faults = append(faults, fmt.Errorf("sqlite: Options.EffectTimeout: must not be negative (got %v)", r.EffectTimeout))
+	}
+	if r.EffectTimeout == 0 {
+		r.EffectTimeout = 5 * time.Second
 	}
 	if r.Batch == 0 {
 		r.Batch = maxBatch

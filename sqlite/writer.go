@@ -31,6 +31,7 @@ type writer struct {
 	done     chan struct{}
 
 	// Owned by the goroutine.
+	turn    *turn // that it has
 	conn    *conn // nil: to be opened before the next request
 	phase   phase
 	batch   []*request // have run in the transaction, and wait for its end
@@ -38,6 +39,16 @@ type writer struct {
 	redo    []*request // were in a transaction that was lost through no fault of theirs
 	last    int        // how many shared the latest commit
 }
+
+// turn is a goroutine's time as the writer's. It ends when an effect ends the
+// goroutine, or keeps it for too long.
+type turn struct{ state atomic.Int32 }
+
+const (
+	working int32 = iota
+	lent          // to the application's code
+	ended         // whatever that code does now, this goroutine writes no more
+)
 
 // phase says what a request that ends without returning may have done.
 type phase int
@@ -67,7 +78,7 @@ func (s *Store) startWriter(c *conn) *writer {
 		s: s, conn: c,
 		requests: make(chan *request), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	go w.loop()
+	go w.loop(&turn{})
 	return w
 }
 
@@ -94,13 +105,14 @@ func (w *writer) stop() error {
 }
 
 // loop is the only place where transactions are made.
-func (w *writer) loop() {
+func (w *writer) loop(t *turn) {
 	returned := false
 	defer func() {
-		if !returned { // an effect ended this goroutine; the request is answered
-			go w.loop()
+		if !returned && t.state.Load() != ended { // an effect ended this goroutine; the request is answered
+			go w.loop(&turn{})
 		}
 	}()
+	w.turn = t
 	for {
 		for len(w.redo) > 0 { // each alone: whatever it does, it does to itself
 			r := w.redo[0]
@@ -122,10 +134,10 @@ func (w *writer) loop() {
 // answers whatever happens: a panic of the driver, or the end of the goroutine
 // under an effect, must leave neither a caller waiting nor the transaction open.
 func (w *writer) serve(r *request, limit int) {
-	returned := false
+	returned, t := false, w.turn
 	w.phase, w.current = idle, r
 	defer func() {
-		if returned {
+		if returned || t.state.Load() == ended {
 			return
 		}
 		p, err := recover(), errGoexit
@@ -156,6 +168,41 @@ func (w *writer) answer(r *request, err error) {
 	if r != nil {
 		r.done <- err
 	}
+}
+
+// lend gives the connection to the application's code, for so long. It returns
+// what takes the connection back, which must be called before anything else is done
+// with it; if the code was too late it ends the goroutine, which is nobody's by then.
+func (w *writer) lend(l *loan, limit time.Duration) (back func()) {
+	t, c := w.turn, w.conn
+	t.state.Store(lent)
+	timer := time.AfterFunc(limit, func() {
+		if t.state.CompareAndSwap(lent, ended) {
+			w.evict(c, l, limit)
+		}
+	})
+	return func() {
+		timer.Stop()
+		if !t.state.CompareAndSwap(lent, working) {
+			runtime.Goexit()
+		}
+	}
+}
+
+// evict takes the connection from an effect that does not end, and goes on without
+// its goroutine. Nothing that the effect does from now on reaches the file.
+func (w *writer) evict(c *conn, l *loan, limit time.Duration) {
+	c.stop.Store(true) // the statement that runs, if one does
+	l.end()
+	c.gate.shut.Store(false)
+	c.stop.Store(false)
+	defer func() {
+		w.answer(w.current, &mcpreplay.EffectError{Err: fmt.Errorf("%w: %v", errSlow, limit)})
+		w.lost()
+		w.loop(&turn{})
+	}()
+	w.abandon()
+	w.s.opts.Logger.Error("effect did not end", "ledger", w.s.path, "limit", limit)
 }
 
 // lost has the others of a transaction that is gone run again.
@@ -327,7 +374,7 @@ func (w *writer) begin(ctx context.Context) error {
 	for {
 		c.raw.SetInterrupt(ctx)
 		err := c.begin.run(nil)
-		c.raw.SetInterrupt(context.Background())
+		c.raw.SetInterrupt(&c.stop)
 		switch {
 		case ctx.Err() != nil:
 			w.rollback(nil)
