@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -28,9 +29,25 @@ type conn struct {
 	inner  lender        // for the application's statements
 	raw    *sqlite3.Conn // the same connection, for the ledger's own
 	gate   *gate
+	stop   stop
 	broken bool // the driver did not return from a call
 	files  []file
 	names  string // what of the schema is the ledger's
+}
+
+// stop is what interrupts the statement that runs when it is set. It is a context
+// because that is what the driver looks at.
+type stop struct{ atomic.Bool }
+
+func (*stop) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (*stop) Done() <-chan struct{}       { return nil }
+func (*stop) Value(any) any               { return nil }
+
+func (s *stop) Err() error {
+	if s.Load() {
+		return context.Canceled
+	}
+	return nil
 }
 
 // dial opens the file without changing anything in it.

@@ -22,6 +22,7 @@ var (
 	errBusy       = errors.New("another process held the write lock all the time")
 	errLost       = errors.New("the transaction was rolled back under the effect")
 	errEnded      = errors.New("the transaction has ended: its handle must not outlive the effect")
+	errNeighbour  = errors.New("it shared a commit that is not confirmed, and wrote nothing")
 	errNames      = errors.New("the effect gave something a name of the ledger's (mcpreplay_...)")
 	errHinders    = errors.New("the effect made a statement of the ledger's fail")
 	errNobody     = errors.New("it has the tables of a ledger and no identity")
@@ -31,6 +32,7 @@ var (
 	errRowsOpen   = errors.New("the statement's rows are still open: close them before it runs again")
 	errStmtClosed = errors.New("the statement is closed")
 	errSequence   = errors.New("the effect changed the ledger's row of sqlite_sequence")
+	errSlow       = errors.New("the effect took too long and was rolled back; its limit is")
 	errGoexit     = errors.New("the effect ended its goroutine (runtime.Goexit)")
 )
 

@@ -33,6 +33,11 @@ func OpenRaw(path string) (*sql.DB, error) {
 	return driver.Open(s.dsn())
 }
 
+// Waiting is how many wait for the writer.
+func (s *Store) Waiting() int { return int(s.writer.waiting.Load()) }
+
+const BatchTime = batchTime
+
 var (
 	VersionOK  = versionOK
 	RestoreAt  = restore

@@ -17,6 +17,7 @@ type ledger struct {
 	all []*stmt
 
 	begin, beginRead, commit, rollback    *stmt
+	savepoint, undo, release              *stmt
 	info, get                             *stmt
 	insert, update, put, drop, event, log *stmt
 }
@@ -66,6 +67,7 @@ func prepare(raw *sqlite3.Conn) (*ledger, error) {
 		// IMMEDIATE: a transaction that reads first and then fails to become a
 		// writer could only be given up.
 		{&l.begin, "BEGIN IMMEDIATE"}, {&l.beginRead, "BEGIN"}, {&l.commit, "COMMIT"}, {&l.rollback, "ROLLBACK"},
+		{&l.savepoint, "SAVEPOINT operation"}, {&l.undo, "ROLLBACK TO operation"}, {&l.release, "RELEASE operation"},
 		{&l.info, sqlInfo}, {&l.get, sqlSelect + "operation_id = ?"},
 		{&l.insert, sqlInsert}, {&l.update, sqlUpdate}, {&l.put, sqlPut}, {&l.drop, sqlDrop},
 		{&l.event, sqlEvent}, {&l.log, sqlLog},

@@ -26,6 +26,7 @@ import (
 type loan struct {
 	inner lender
 	raw   *sqlite3.Conn // the same connection
+	stop  *stop         // interrupts whatever runs
 	read  bool          // on a reading connection there is no transaction to lose
 
 	mu     sync.Mutex
@@ -59,7 +60,7 @@ type (
 )
 
 func (c *conn) lend(read bool) *loan {
-	return &loan{inner: c.inner, raw: c.raw, read: read, stmts: map[*loanStmt]struct{}{}}
+	return &loan{inner: c.inner, raw: c.raw, stop: &c.stop, read: read, stmts: map[*loanStmt]struct{}{}}
 }
 
 // use runs one call of the driver, if there may be one. It is asked before each,
@@ -136,7 +137,7 @@ func (l *loan) Prepare(query string) (sqldriver.Stmt, error) {
 // statement is to lose the transaction.
 func (l *loan) PrepareContext(_ context.Context, query string) (st sqldriver.Stmt, err error) {
 	err = l.use(func() error {
-		inner, err := l.inner.PrepareContext(context.Background(), query)
+		inner, err := l.inner.PrepareContext(l.stop, query)
 		if err != nil {
 			return err
 		}
@@ -155,7 +156,7 @@ func (l *loan) ExecContext(_ context.Context, query string, args []sqldriver.Nam
 		return nil, sqldriver.ErrSkip // for database/sql to prepare it
 	}
 	err = l.use(func() (err error) {
-		res, err = l.inner.ExecContext(context.Background(), query, nil)
+		res, err = l.inner.ExecContext(l.stop, query, nil)
 		return err
 	})
 	return res, err
@@ -192,7 +193,7 @@ func (s *loanStmt) Close() error {
 
 func (s *loanStmt) ExecContext(_ context.Context, args []sqldriver.NamedValue) (res sqldriver.Result, err error) {
 	err = s.use(func() (err error) {
-		res, err = s.inner.ExecContext(context.Background(), args)
+		res, err = s.inner.ExecContext(s.loan.stop, args)
 		return err
 	})
 	return res, err
@@ -203,7 +204,7 @@ func (s *loanStmt) ExecContext(_ context.Context, args []sqldriver.NamedValue) (
 // asked for.
 func (s *loanStmt) QueryContext(_ context.Context, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
 	err = s.use(func() error {
-		inner, err := s.inner.QueryContext(context.Background(), args)
+		inner, err := s.inner.QueryContext(s.loan.stop, args)
 		if err != nil {
 			return err
 		}

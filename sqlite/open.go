@@ -216,13 +216,13 @@ func (s *Store) identify(c *conn) error {
 
 // Setup lets the application make its own tables beside the ledger, in one
 // transaction. Several processes may do so at once: they take turns, so
-// CREATE TABLE IF NOT EXISTS is enough. The rules of effects hold, and a
-// failure is an *mcpreplay.EffectError.
+// CREATE TABLE IF NOT EXISTS is enough. The rules of effects hold, but that it may
+// take as long as it takes, and a failure is an *mcpreplay.EffectError.
 func (s *Store) Setup(ctx context.Context, fn func(context.Context, *Tx) error) error {
 	return s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
 		info, err := c.read()
 		if err == nil {
-			err = s.effect(ctx, c, info.Position, fn)
+			err = s.effect(ctx, c, info.Position, 0, fn)
 		}
 		return err == nil, err
 	})

@@ -29,6 +29,16 @@ type Options struct {
 	// expire everyone. Negative means no bound. Defaults to 366 days.
 	MaxClockJump time.Duration
 
+	// Batch bounds how many operations share one commit. They do so only when they
+	// are asked for at the same time, each can still fail alone, and nobody is
+	// answered before the commit. 1 gives each a transaction of its own. Defaults to
+	// 256, which is also the most.
+	Batch int
+
+	// EffectTimeout bounds how long an effect may keep everybody else from writing.
+	// One that takes longer is rolled back. Defaults to 5 seconds.
+	EffectTimeout time.Duration
+
 	// Logger receives what an operator should know. Defaults to none.
 	Logger *slog.Logger
 
@@ -37,6 +47,8 @@ type Options struct {
 	// mcpreplay.ErrUnavailable.
 	ReadOnly bool
 }
+
+const maxBatch = 256
 
 // IDs is what an operation id is unique in.
 type IDs string
@@ -66,6 +78,18 @@ func (o *Options) resolve() (Options, error) {
 	}
 	if r.IDs != "" && r.IDs != IDsShared && r.IDs != IDsPrincipal {
 		faults = append(faults, fmt.Errorf("sqlite: Options.IDs: must be %q or %q (got %.40q)", IDsShared, IDsPrincipal, r.IDs))
+	}
+	if r.Batch < 0 || r.Batch > maxBatch {
+		faults = append(faults, fmt.Errorf("sqlite: Options.Batch: must be from 1 to %d (got %d)", maxBatch, r.Batch))
+	}
+	if r.EffectTimeout < 0 {
+		faults = append(faults, fmt.Errorf("sqlite: Options.EffectTimeout: must not be negative (got %v)", r.EffectTimeout))
+	}
+	if r.EffectTimeout == 0 {
+		r.EffectTimeout = 5 * time.Second
+	}
+	if r.Batch == 0 {
+		r.Batch = maxBatch
 	}
 	if r.Clock == nil {
 		r.Clock = time.Now

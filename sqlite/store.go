@@ -115,7 +115,7 @@ func (s *Store) View(ctx context.Context, key mcpreplay.Key, check func(context.
 			return err
 		}
 		c.raw.SetInterrupt(context.Background())
-		return s.call(ctx, c, true, func(ctx context.Context, tx *Tx) error {
+		return s.call(ctx, c, true, 0, func(ctx context.Context, tx *Tx) error {
 			failed = check(ctx, tx, rec)
 			return nil
 		})
@@ -140,6 +140,7 @@ func (s *Store) write(ctx context.Context, run func(context.Context, *conn) (boo
 // Begin claims, declines or fences an operation.
 func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcpreplay.Change) (rec mcpreplay.Record, started bool, err error) {
 	err = s.write(ctx, func(_ context.Context, c *conn) (bool, error) {
+		started = false // a run before this one may have come further
 		r, isNew, err := s.admit(c, op, first.To)
 		if err != nil || !isNew {
 			rec = r.Record
@@ -164,10 +165,16 @@ func (s *Store) Begin(ctx context.Context, op mcpreplay.Operation, first mcprepl
 // Apply commits an operation, its effect and its result together.
 //
 // The effect runs on the goroutine that writes: it must not do anything slow
-// outside its transaction, and everybody waits for it. A call of the ledger with
-// the effect's context fails; one with another context would wait for itself.
+// outside its transaction, and everybody waits for it, though no longer than
+// Options.EffectTimeout: then it is rolled back and fails with an EffectError,
+// whether or not it ever ends. It sees what the operations
+// before it did, also those whose commit it shares. It is run again, and what it did
+// before is gone, if another's effect made SQLite give their transaction up. A call of
+// the ledger with the effect's context fails; one with another context would wait for
+// itself.
 func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(context.Context, *Tx) (mcpreplay.Outcome, error)) (rec mcpreplay.Record, started bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
+		started = false // a run before this one may have come further
 		r, isNew, err := s.admit(c, op, mcpreplay.StateApplied)
 		if err != nil || !isNew {
 			rec = r.Record
@@ -182,7 +189,7 @@ func (s *Store) Apply(ctx context.Context, op mcpreplay.Operation, effect func(c
 		}
 		r.Seq = claim.Seq
 		var out mcpreplay.Outcome
-		err = s.effect(ctx, c, r.Ledger.Position-1, func(ctx context.Context, tx *Tx) (err error) {
+		err = s.effect(ctx, c, r.Ledger.Position-1, s.opts.EffectTimeout, func(ctx context.Context, tx *Tx) (err error) {
 			out, err = effect(ctx, tx)
 			return err
 		})
@@ -221,13 +228,14 @@ func (s *Store) ApplyStep(ctx context.Context, change mcpreplay.Change, effect f
 
 func (s *Store) advance(ctx context.Context, change mcpreplay.Change, effect func(context.Context, *Tx, *mcpreplay.Change) error) (rec mcpreplay.Record, err error) {
 	err = s.write(ctx, func(ctx context.Context, c *conn) (bool, error) {
+		change := change // a run before this one may have filled it in
 		r, now, err := s.hold(c, change)
 		if err != nil {
 			return false, err
 		}
 		if effect != nil {
 			done := change
-			err := s.effect(ctx, c, r.Ledger.Position, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
+			err := s.effect(ctx, c, r.Ledger.Position, s.opts.EffectTimeout, func(ctx context.Context, tx *Tx) error { return effect(ctx, tx, &done) })
 			if err != nil {
 				return false, err
 			}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"mcpreplay"
 )
@@ -62,7 +63,9 @@ func (s *Store) nested(ctx context.Context) error {
 //
 // The sql.DB holds nothing but the loan, and neither it nor the sql.Conn has to
 // be waited for: what the application still holds of them leads nowhere.
-func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Context, *Tx) error) (err error) {
+//
+// Code that writes may take as long as limit, unless that is 0.
+func (s *Store) call(ctx context.Context, c *conn, read bool, limit time.Duration, fn func(context.Context, *Tx) error) (err error) {
 	l := c.lend(read)
 	db := sql.OpenDB(l)
 	defer db.Close()
@@ -73,8 +76,13 @@ func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Co
 	ctx = context.WithValue(context.WithoutCancel(ctx), within{s}, true)
 	c.gate.schema.Store(false)
 	c.gate.shut.Store(true)
+	back := func() {}
+	if limit > 0 {
+		back = s.writer.lend(l, limit)
+	}
 	defer func() {
 		p := recover()
+		back()
 		ended := l.end()
 		c.gate.shut.Store(false)
 		c.broken = l.broken
@@ -96,8 +104,8 @@ func (s *Store) call(ctx context.Context, c *conn, read bool, fn func(context.Co
 // position. The one table that is the ledger's and the application's alike is
 // sqlite_sequence: dropping an AUTOINCREMENT table writes it, so it cannot be
 // forbidden, only looked after.
-func (s *Store) effect(ctx context.Context, c *conn, position int64, fn func(context.Context, *Tx) error) error {
-	if err := s.call(ctx, c, false, fn); err != nil {
+func (s *Store) effect(ctx context.Context, c *conn, position int64, limit time.Duration, fn func(context.Context, *Tx) error) error {
+	if err := s.call(ctx, c, false, limit, fn); err != nil {
 		return err
 	}
 	after, err := c.read()
