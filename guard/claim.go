@@ -140,6 +140,8 @@ func (c *claim) renew(ctx context.Context) error {
 	// One that was not confirmed may have been made all the same.
 	now, look := c.g.store.Get(ctx, c.rec.Key)
 	switch {
+	case errors.Is(look, mcpreplay.ErrNotFound): // settled by others, and forgotten since
+		return errLost
 	case look != nil:
 		return err
 	case now.Owner != c.owner || now.State != mcpreplay.StateInProgress:
@@ -169,6 +171,8 @@ func (c *claim) advance(ctx context.Context, change mcpreplay.Change, do func(co
 		}
 		now, look := c.g.store.Get(ctx, c.rec.Key)
 		switch {
+		case errors.Is(look, mcpreplay.ErrNotFound):
+			return c.rec, errLost
 		case look != nil:
 		case now.Owner != c.owner || now.State != mcpreplay.StateInProgress:
 			return now, errLost
@@ -228,6 +232,9 @@ func (c *claim) write(ctx context.Context, change mcpreplay.Change) (mcpreplay.R
 	if err != nil && passing(err) && change.To != "" {
 		c.g.opts.Logger.Error("an outcome is not recorded yet", "operation", rec.ID, "outcome", change.To, "effect", change.Effect, "error", err)
 		go c.insist(context.WithoutCancel(ctx), change)
+	}
+	if errors.Is(err, mcpreplay.ErrNotFound) {
+		c.g.opts.Logger.Error("an outcome came when its record was forgotten", "operation", rec.ID, "outcome", change.To, "effect", change.Effect)
 	}
 	return rec, err
 }

@@ -46,14 +46,14 @@ func (r *restores) began(ctx context.Context, s mcpreplay.Store, incarnation int
 
 // checkKnown fails with mcpreplay.ErrForgotten if the record of id, which has none, may
 // have been swept, and with errBeforeRestore if it may be of the time that a declared restore took
-// out of the ledger. That can be told of ids we minted, which carry their time; one that a
-// caller chose may be new.
+// out of the ledger. That can be told of ids that a server minted, which carry their time;
+// one that a caller chose may be new. Whose key it was does not matter: it may be retired.
 func (g *Guard) checkKnown(ctx context.Context, id string, ledger mcpreplay.Info) error {
 	if ledger.Forgotten.Refuses(id) {
 		return mcpreplay.ErrForgotten
 	}
-	minted, ours := g.opts.Keys.MintedID(id)
-	if !ours {
+	minted, ok := mcpreplay.MintTime(id)
+	if !ok {
 		return nil
 	}
 	restored, err := g.restores.began(ctx, g.store, ledger.Incarnation)

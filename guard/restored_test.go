@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,7 +36,8 @@ func TestMintedIDsOfBeforeARestoreAreUnknown(t *testing.T) {
 			if when == "before it starts" {
 				start()
 			}
-			for _, id := range []string{early, late} {
+			foreign := ring(t, []byte(strings.Repeat("x", 32))).MintID(time.Unix(f.clock.Load()-1, 0)) // its key is retired
+			for _, id := range []string{early, late, foreign} {
 				mustCall(t, cs, "fence_operation", `{"operation_id":"`+id+`","reason":"gave up"}`)
 				res := mustCall(t, cs, "pay", args(id))
 				said, _ := res.StructuredContent.(map[string]any)

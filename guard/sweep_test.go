@@ -14,6 +14,8 @@ import (
 	"mcpreplay"
 	"mcpreplay/guard"
 	"mcpreplay/sqlite"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // After a sweep a repeat and status still say that it was done, with digest and
@@ -166,5 +168,67 @@ func TestSweepEvery(t *testing.T) {
 	<-done
 	if status(t, cs, "pay-1").ResultDropped == nil || !strings.Contains(log.String(), "sweep failed") {
 		t.Errorf("it was not swept, or what failed was not logged: %s", log.String())
+	}
+}
+
+// An owner who comes back when his record is forgotten is told that it is not his any
+// more, and what he did is in the log: there is nowhere else for it.
+func TestAnOwnerComesBackToAForgottenRecord(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	var log bytes.Buffer
+	var cause error
+	running, release := make(chan struct{}), make(chan struct{})
+	effect := guard.Reconcile(func(context.Context, *guard.Op, payment) (finding, error) {
+		return guard.Fenced[receipt]("cancelled there"), nil
+	}, guard.External(func(ctx context.Context, op *guard.Op, in payment) (receipt, error) {
+		if in.Amount == "5" {
+			close(running)
+			<-release
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Second):
+			}
+			cause = context.Cause(ctx)
+		}
+		op.Effect("charge-7")
+		return paid(op, in)
+	}))
+	sleeping := &sleeper{Store: f.store}
+	hour := func(o *guard.Options) {
+		o.Retention, o.AuthorityTTL, o.EffectTimeout = time.Hour, time.Hour, time.Hour
+	}
+	owner, _ := f.externalOver(sleeping, effect, func(o *guard.Options) {
+		hour(o)
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	other, _ := f.external(effect, hour)
+	id := ring(t, stateSecret).MintID(time.Unix(f.clock.Load(), 0))
+	ended := make(chan *mcp.CallToolResult, 1)
+	go func() {
+		res, err := call(owner, "pay", `{"operation_id":"`+id+`","amount":5}`, nil)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- res
+	}()
+	<-running
+	sleeping.sleep(true)
+	eventually(t, "the settlement", func() bool { return observed(t, other, id).State == "not_applied" })
+	f.clock.Add(30 * 3600)
+	mustCall(t, other, "pay", `{"operation_id":"newer-1","amount":1}`)
+	if swept, err := guard.Sweep(t.Context(), f.store, mcpreplay.SweepPolicy{Forget: guard.MinForget}, nil); err != nil || swept.Forgotten != 1 {
+		t.Fatalf("Sweep() = %+v, %v", swept, err)
+	}
+	sleeping.sleep(false)
+	close(release)
+	if res := <-ended; !isUnknown(res) {
+		t.Errorf("its caller is told %s", text(res))
+	}
+	if cause == nil || !strings.Contains(cause.Error(), "claim was lost") {
+		t.Errorf("it was told to stop because of: %v", cause)
+	}
+	if !strings.Contains(log.String(), "charge-7") {
+		t.Errorf("the log says %s", log.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mcpreplay"
+	"mcpreplay/internal/rules"
 )
 
 // sweepLimit bounds one chunk of a sweep, and with it how long its rows are locked.
@@ -90,13 +91,14 @@ const (
 	// Another sweep may be at the same records: each takes those that are free. Of
 	// whoever writes to one the lock is waited for, or he finds it gone.
 	sqlOldest = `SELECT seq, position FROM {schema}.operations
-WHERE minted_at < $1 AND state IN ('applied', 'partial', 'not_applied', 'released') AND NOT contradicted
-  AND retention_until <= $2 AND authority_until <= $3 AND position < $4
-ORDER BY minted_at LIMIT $5 FOR UPDATE SKIP LOCKED`
+WHERE minted_at < $1 AND state IN ('applied', 'partial', 'not_applied') AND NOT contradicted
+  AND retention_until <= $2 AND authority_until <= $3 AND coalesce(effect_until <= $4, true) AND position < $5
+ORDER BY minted_at LIMIT $6 FOR UPDATE SKIP LOCKED`
 
-	sqlForgetResults    = `DELETE FROM {schema}.results WHERE seq = ANY($1::text::bigint[])`
-	sqlForgetOperations = `DELETE FROM {schema}.operations WHERE seq = ANY($1::text::bigint[])`
-	sqlForgetEvents     = `DELETE FROM {schema}.events WHERE seq = ANY($1::text::bigint[])`
+	// A join, so that each table is looked into by its index, whatever is known of it.
+	sqlForgetResults    = `DELETE FROM {schema}.results t USING unnest($1::text::bigint[]) AS gone (seq) WHERE t.seq = gone.seq`
+	sqlForgetOperations = `DELETE FROM {schema}.operations t USING unnest($1::text::bigint[]) AS gone (seq) WHERE t.seq = gone.seq`
+	sqlForgetEvents     = `DELETE FROM {schema}.events t USING unnest($1::text::bigint[]) AS gone (seq) WHERE t.seq = gone.seq`
 
 	// The row is held until COMMIT, as by everybody who appends.
 	sqlForgotten = `UPDATE {schema}.head SET forgotten_before = greatest(coalesce(forgotten_before, 0), $1),
@@ -119,7 +121,7 @@ func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) 
 		// As of the latest commit: what a clock that is wrong for a while says must not
 		// refuse the ids of next month.
 		now := r.head
-		answers, err = w.exchange(ctx, s.in(sqlOldest, now.Add(-p.Forget), now.Add(-p.Grace), now, r.Ledger.Position, int64(limit)))
+		answers, err = w.exchange(ctx, s.in(sqlOldest, now.Add(-p.Forget), now.Add(-p.Grace), now, now.Add(-rules.LateOwner), r.Ledger.Position, int64(limit)))
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"mcpreplay"
+	"mcpreplay/internal/rules"
 )
 
 // sweepLimit bounds one chunk of a sweep, and with it how long the others wait.
@@ -40,8 +41,9 @@ func (s *Store) Sweep(ctx context.Context, p mcpreplay.SweepPolicy) (mcpreplay.S
 const (
 	// The latest event is what the ledger's time is read from.
 	sqlOldest = `SELECT seq, position FROM main.mcpreplay_operations
-WHERE minted_at < ? AND state IN ('applied', 'partial', 'not_applied', 'released') AND contradicted = 0
-  AND retention_until <= ? AND authority_until <= ? AND position < ?
+WHERE minted_at < ? AND state IN ('applied', 'partial', 'not_applied') AND contradicted = 0
+  AND retention_until <= ? AND authority_until <= ? AND coalesce(effect_until <= ?, 1)
+  AND position < (SELECT max(position) FROM main.mcpreplay_events)
 ORDER BY minted_at LIMIT ?`
 
 	sqlForget    = `DELETE FROM main.%s WHERE seq IN (SELECT value FROM json_each(?))`
@@ -61,7 +63,7 @@ func (s *Store) forget(ctx context.Context, p mcpreplay.SweepPolicy, limit int) 
 		}
 		err = c.once(sqlOldest, func(st *sqlite3.Stmt) {
 			old = append(old, record{st.ColumnInt64(0), st.ColumnInt64(1)})
-		}, info.Time.Add(-p.Forget), info.Time.Add(-p.Grace), info.Time, info.Position, int64(limit))
+		}, info.Time.Add(-p.Forget), info.Time.Add(-p.Grace), info.Time, info.Time.Add(-rules.LateOwner), int64(limit))
 		return old, info, err
 	}
 	// Whether there are any is seen without the writer.

@@ -34,7 +34,7 @@ CREATE TABLE mcpreplay_ledger (
 ) STRICT;
 
 CREATE TABLE mcpreplay_operations (
-  seq              INTEGER PRIMARY KEY,
+  seq              INTEGER PRIMARY KEY AUTOINCREMENT, -- one that was forgotten is not used again
   operation_id     TEXT    NOT NULL UNIQUE,
   principal        TEXT    NOT NULL,
   tool             TEXT    NOT NULL,

@@ -12,6 +12,10 @@ import (
 	"mcpreplay"
 )
 
+// LateOwner is how long after the deadline of an effect its owner may still come with
+// an outcome that contradicts the record, which is kept for that.
+const LateOwner = time.Hour
+
 // ErrMisuse is a change that no caller should ask for.
 var ErrMisuse = errors.New("the change contradicts itself")
 

@@ -51,7 +51,7 @@ CREATE TABLE {schema}.events (
   at       bigint NOT NULL
 );
 
-CREATE INDEX events_seq ON {schema}.events (seq, position);
+CREATE UNIQUE INDEX events_seq ON {schema}.events (seq, position);
 
 -- A row is there before its effect runs: the id is taken before anything is done
 -- under it. What it will become is filled in as the last thing, with the position
@@ -92,7 +92,8 @@ CREATE TABLE {schema}.operations (
   created_at       bigint  NOT NULL DEFAULT 0,
   updated_at       bigint  NOT NULL DEFAULT 0,
   CONSTRAINT operations_complete CHECK (position = 0 OR seq IS NOT NULL),
-  CONSTRAINT operations_told FOREIGN KEY (position) REFERENCES {schema}.events (position) DEFERRABLE INITIALLY DEFERRED
+  -- By seq too, which has an index: whoever removes events is checked against it.
+  CONSTRAINT operations_told FOREIGN KEY (seq, position) REFERENCES {schema}.events (seq, position) MATCH FULL DEFERRABLE INITIALLY DEFERRED
 ) WITH (fillfactor = 70);
 
 -- One principal's operations, newest first.

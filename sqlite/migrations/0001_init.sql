@@ -33,7 +33,7 @@ CREATE TABLE mcpreplay_restores (
 -- of the principal stands before the id. The results are apart, so that dropping
 -- one frees whole pages.
 CREATE TABLE mcpreplay_operations (
-  seq              INTEGER PRIMARY KEY,
+  seq              INTEGER PRIMARY KEY AUTOINCREMENT, -- one that was forgotten is not used again
   operation_id     TEXT    NOT NULL UNIQUE,
   principal        TEXT    NOT NULL,
   tool             TEXT    NOT NULL,
