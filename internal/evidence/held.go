@@ -49,46 +49,6 @@ func (c *cell) checkRecords() (facts Facts) {
 	return facts
 }
 
-// actors says which event of an operation is by somebody else than who may write
-// it, or "": an atomic effect is its principal's, a claim makes its actor the owner,
-// and what the owner does is his until somebody asks in his place because he is gone.
-func (d *Database) actors(o *Operation) string {
-	var owner, asker string
-	for _, e := range d.Events {
-		if e.Operation != o.ID {
-			continue
-		}
-		may := []string{owner}
-		switch e.Kind {
-		case "apply", "acknowledge":
-			may = []string{o.Principal}
-		case "claim", "takeover":
-			owner, asker = e.Actor, ""
-			may = []string{owner}
-		case "step", "compensation", "doubt":
-			if asker != "" {
-				return "event " + strconv.FormatInt(e.Position, 10) + " of " + o.ID + " is by an owner who was taken for gone"
-			}
-		case "reconcile":
-			if e.Outcome == "attempted" {
-				asker = e.Actor
-			}
-			may = []string{asker}
-		case "settle":
-			may = []string{asker}
-		case "release":
-			may = []string{owner, asker}
-		case "finish", "confirmation", "contradiction":
-		default:
-			continue
-		}
-		if e.Actor == "" || !slices.Contains(may, e.Actor) {
-			return "event " + strconv.FormatInt(e.Position, 10) + " of " + o.ID + " is by another"
-		}
-	}
-	return ""
-}
-
 // checkDeadlines: request state gives the time that its server was told to give.
 func (c *cell) checkDeadlines() (facts Facts) {
 	for _, t := range c.tokens {
