@@ -150,6 +150,21 @@ func (s *store[Tx]) Advance(ctx context.Context, c mcpreplay.Change) (mcpreplay.
 	return rec, err
 }
 
+// Outside is where an effect outside the ledger has happened, and its outcome is not
+// recorded: AfterIssueInsert. s is what Wrap returned, or a store without faults.
+func Outside[Tx any](ctx context.Context, s mcpreplay.Applier[Tx], operation string) error {
+	for {
+		w, wrapped := s.(*store[Tx])
+		if !wrapped {
+			return nil
+		}
+		if err := w.at(ctx, AfterIssueInsert, 0, operation); err != nil {
+			return err
+		}
+		s = w.Applier
+	}
+}
+
 // inWrite is where the effect of a transaction has ended with err, before the
 // transaction does. What is injected takes the place of what the effect said.
 func (s *store[Tx]) inWrite(ctx context.Context, n int, operation string, err error) error {

@@ -92,7 +92,7 @@ func recoverServer(ctx context.Context, e *env, f *serveFlags) (*recoveryView, e
 	if err != nil {
 		return nil, failed(err, "")
 	}
-	issues.NewServer(g, store, issues.Options{Version: buildVersion()}) // whose tools it has
+	issues.NewServer(g, store, issues.Options{Version: buildVersion(), Outside: outside(store, store)}) // whose tools it has
 	v := &recoveryView{Operations: []recoveredView{}}
 	r, err := g.Recover(ctx, func(rec mcpreplay.Record) {
 		v.Operations = append(v.Operations, recoveredView{OperationID: rec.ID, Principal: rec.Principal, State: rec.State})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mcpreplay"
+	"mcpreplay/faults"
 	"mcpreplay/guard"
 	"mcpreplay/internal/issues"
 	"mcpreplay/jwt"
@@ -160,7 +161,7 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		Keys: ring.seal, FingerprintKeys: ring.fingerprint, Name: "mcpreplay-issues", Principal: f.principal,
 		AuthorityTTL: f.authority, Retention: f.retention, StateTTL: f.state, ShortRetention: lab != nil, Logger: log,
 	}
-	tracker := issues.Options{Version: buildVersion()}
+	tracker := issues.Options{Version: buildVersion(), Outside: outside(store, wrapped)}
 	if err := lab.tune(&options); err != nil {
 		return err
 	}
@@ -196,6 +197,18 @@ func serve(ctx context.Context, e *env, f *serveFlags, lab *labFlags) error {
 		return failed(err, "calls may have been cut off: ask get_operation_status what became of them")
 	}
 	return nil
+}
+
+// outside is where the demo's external effect happens: in the same file, in a
+// transaction of which the ledger knows nothing. wrapped has the faults, if any.
+func outside(store *sqlite.Store, wrapped mcpreplay.Applier[*sqlite.Tx]) issues.Outside {
+	return func(ctx context.Context, operation string, fn func(context.Context, *sqlite.Tx) error) error {
+		err := store.Setup(ctx, fn)
+		if err == nil && operation != "" {
+			err = faults.Outside(ctx, wrapped, operation)
+		}
+		return err
+	}
 }
 
 // sweeping drops results that are no longer needed for as long as the server runs.

@@ -19,7 +19,8 @@ var plan = []struct {
 
 // history is what the events of one operation have told so far.
 type history struct {
-	o      *Operation
+	o       *Operation
+	outside bool // its effect is one, and not in the ledger's file as far as that knows
 	owners []string // whoever has ever held the record
 	owner  string   // who claimed it last
 	asker  string   // who finds out what became of it
@@ -35,9 +36,10 @@ type history struct {
 }
 
 // histories are those of the operations of a file.
-func (d *Database) histories(fail func(rule, format string, args ...any)) (all []*history) {
+func (d *Database) histories(outside func(id string) bool, fail func(rule, format string, args ...any)) (all []*history) {
 	for i := range d.Operations {
 		h := &history{o: &d.Operations[i]}
+		h.outside = outside(h.o.ID)
 		for _, e := range d.Events {
 			if e.Operation != h.o.ID {
 				continue
@@ -127,6 +129,9 @@ func (h *history) step(e LedgerEvent) string {
 // forward holds a step: in the order of the plan, each once, and none after one that
 // failed or that nobody knows of.
 func (h *history) forward(e LedgerEvent) string {
+	if h.outside {
+		return "its effect has no steps"
+	}
 	if h.doubted || h.failed != "" {
 		return "a step is made after everything had stopped"
 	}
@@ -200,6 +205,12 @@ func (h *history) proved(e LedgerEvent) string {
 }
 
 func (h *history) outcome(e LedgerEvent) string {
+	if h.outside { // it never says that nothing happened; that there is an issue is looked for
+		if e.State != "applied" {
+			return "it ends as " + e.State + ", and nobody can have known that nothing happened"
+		}
+		return ""
+	}
 	want := "partial"
 	switch len(h.done) {
 	case 0:
@@ -215,6 +226,9 @@ func (h *history) outcome(e LedgerEvent) string {
 
 // result is what the stored result of an effect in parts must say.
 func (h *history) result() string {
+	if h.outside {
+		return "created " + h.o.Effect
+	}
 	text := h.o.State + " " + h.o.Effect
 	for i, p := range plan {
 		switch {
@@ -238,7 +252,7 @@ func (h *history) result() string {
 func (c *cell) checkSteps() (facts Facts) {
 	fail := func(rule, format string, args ...any) { facts = append(facts, broken(rule, format, args...)) }
 	for _, d := range c.databases {
-		for _, h := range d.histories(fail) {
+		for _, h := range d.histories(c.outside, fail) {
 			if h.owner == "" {
 				continue // one transaction, or none
 			}
@@ -252,6 +266,14 @@ func (c *cell) checkSteps() (facts Facts) {
 	return facts
 }
 
+// outside reports whether the effect of an operation is external, by what was asked.
+func (c *cell) outside(id string) bool {
+	return slices.ContainsFunc(c.calls, func(call *Call) bool {
+		var args struct{ Mode string }
+		return call.Operation() == id && json.Unmarshal(call.Params.Arguments, &args) == nil && args.Mode == "external"
+	})
+}
+
 // checkParts holds the events of an operation against the rows of the application.
 func (d *Database) checkParts(h *history, fail func(rule, format string, args ...any)) {
 	want := 0
@@ -263,6 +285,11 @@ func (d *Database) checkParts(h *history, fail func(rule, format string, args ..
 		if i.Operation == h.o.ID {
 			issues = append(issues, i)
 		}
+	}
+	if h.outside && !h.ended {
+		want = min(len(issues), 1) // it may be there
+	} else if h.outside {
+		want = 1
 	}
 	if len(issues) != want {
 		fail("steps", "%s: %s has %s, and by its events %d", d.Name, h.o.ID, count(len(issues), "issue"), want)

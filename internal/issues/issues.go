@@ -26,7 +26,7 @@ const inputSchema = `{
 	"type": "object",
 	"properties": {
 		"title": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "Title of the issue."},
-		"mode": {"type": "string", "enum": ["atomic", "partial"], "default": "atomic", "description": "atomic: the issue, or nothing. partial: for demonstration, an issue whose watcher and whose rollback both fail."}
+		"mode": {"type": "string", "enum": ["atomic", "external", "partial"], "default": "atomic", "description": "atomic: the issue, or nothing. external: the issue, as another system would have it. partial: for demonstration, an issue whose watcher and whose rollback both fail."}
 	},
 	"required": ["title"],
 	"additionalProperties": false
@@ -61,6 +61,7 @@ func Setup(ctx context.Context, s *sqlite.Store) error {
 // Options configures the guarded server.
 type Options struct {
 	Version string
+	Outside Outside // where an external effect happens
 }
 
 // NewServer makes the guarded server. s is the store of g, or it wrapped.
@@ -75,8 +76,9 @@ func NewServer(g *guard.Guard, s mcpreplay.Applier[*sqlite.Tx], o Options) *mcp.
 	}, guard.Ask(askBody, guard.Check(s, issueExists, guard.Choose(
 		func(in Input) string { return in.Mode },
 		map[string]guard.Effect[Input, Output]{
-			"atomic":  guard.Atomic(s, createIssue),
-			"partial": partial(s),
+			"atomic":   guard.Atomic(s, createIssue),
+			"external": external(o.Outside),
+			"partial":  partial(s),
 		},
 	))))
 	g.Install(server)

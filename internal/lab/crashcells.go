@@ -13,7 +13,7 @@ type moment struct {
 	inner       string // fault without which it is not reached
 }
 
-// moments are all of both modes. An operation in parts has seven transactions: its
+// moments are all of the modes. An operation in parts has seven transactions: its
 // claim, the issue, the watcher, its failure, the removal of the issue, its failure,
 // and the end. The watcher and the removal always fail. in-write-N strikes where a
 // part of the effect runs. What the ledger holds when the lease of the dead owner is
@@ -34,6 +34,16 @@ func moments() []moment {
 		{partial, "after-rollback", settledPart, ""},
 		{partial, "after-commit", reconciled, ""},
 	}
+	// An external effect has its claim and its outcome in the ledger, and happens
+	// between them. Whoever asks the tracker finds the issue; that it finds none proves
+	// nothing for as long as the effect could still be on its way.
+	all = append(all,
+		moment{external, "before-write", doneOnce, ""},
+		moment{external, "after-ledger-insert", stillUnknown, ""},
+		moment{external, "after-write-1", stillUnknown, ""},
+		moment{external, "after-issue-insert", reconciled, ""},
+		moment{external, "after-write-2", reconciled, ""},
+		moment{external, "after-commit", reconciled, ""})
 	for n := 1; n <= 7; n++ {
 		expected := settledPart
 		switch n {
@@ -90,6 +100,7 @@ func crashCells() (all []cell) {
 			s.stop()
 		}),
 		faultCell("owner-sleeps", "the owner of a partial effect sleeps after its first step, and wakes when that is settled", settledPart, ownerSleeps),
+		faultCell("external-at-once", "an attempt comes while another has had its effect outside, and has not recorded it", "waits_for_the_live_owner", externalAtOnce),
 		faultCell("partial-at-once", "two identical attempts at a partial effect meet inside the store", "in_progress_then_stored_result", partialAtOnce))
 }
 
@@ -109,6 +120,24 @@ func ownerSleeps(p *play) {
 	a.stop()
 	b.send(answered(14, partial, state))
 	b.send(status(15))
+	b.stop()
+}
+
+// externalAtOnce has a second server asked while the first is between its effect and
+// its record: it must wait for what comes of that.
+func externalAtOnce(p *play) {
+	a := p.start("worker-a", "--fault", "hold-after-issue-insert")
+	b := p.start("worker-b")
+	state := a.send(asked(10, external)).state
+	first := a.begin(answered(11, external, state))
+	a.reached()
+	b.send(status(20))
+	second := b.begin(answered(21, external, state))
+	a.release()
+	first()
+	second()
+	b.send(status(22))
+	a.stop()
 	b.stop()
 }
 

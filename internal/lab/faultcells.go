@@ -24,14 +24,16 @@ func faultCell(id, title, expected string, script func(*play)) cell {
 // The modes of an effect, as the tool names them. The first is its default, so that
 // the calls of most cells name none.
 const (
-	atomic  = "atomic"
-	partial = "partial"
+	atomic   = "atomic"
+	partial  = "partial"
+	external = "external"
 )
 
 // The outcomes that several cells share.
 const (
 	doneOnce          = "unknown_then_done_once"              // nothing was there, and the exact repeat did it
 	reconciled        = "unknown_then_reconciled_by_status"   // it was there, and nothing ran again
+	stillUnknown      = "unknown_until_it_can_no_longer_happen" // its owner is gone, and nothing ran again
 	settledPart       = "part_settled_by_what_the_ledger_has" // its owner is gone, and nothing ran again
 	refusedNothing    = "refused_before_any_effect"           // and the exact repeat did it
 	failedNothing     = "failed_definitely_then_done_once"    // told as a failure, nothing was there
@@ -48,7 +50,7 @@ var shortLease = []string{"--lease", leaseTime.String()}
 // leaseOver lets the time pass that a claim of an owner who has died is still taken
 // to be his.
 func (p *play) leaseOver(mode string) {
-	if mode == partial {
+	if mode != atomic {
 		p.act("waits until the lease is over", func() error {
 			time.Sleep(leaseTime + 20*time.Millisecond)
 			return nil
