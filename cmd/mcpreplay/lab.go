@@ -60,7 +60,7 @@ points:
 
   before-write                 exit 75  checked, the ledger not asked yet
   after-ledger-insert          exit 71  record inserted, effect not run
-  after-issue-insert           exit 72  effect run, not committed
+  after-issue-insert           exit 72  effect run, not committed or not recorded
   after-commit                 exit 70  committed, and not answered
   after-rollback               exit 74  failed and rolled back, and not answered
   after-partial-first-commit   exit 73  first of several steps committed

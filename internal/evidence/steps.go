@@ -20,10 +20,10 @@ var plan = []struct {
 // history is what the events of one operation have told so far.
 type history struct {
 	o       *Operation
-	outside bool // its effect is one, and not in the ledger's file as far as that knows
-	owners []string // whoever has ever held the record
-	owner  string   // who claimed it last
-	asker  string   // who finds out what became of it
+	outside bool     // its effect is one, and not in the ledger's file as far as that knows
+	owners  []string // whoever has ever held the record
+	owner   string   // who claimed it last
+	asker   string   // who finds out what became of it
 
 	done      []string // steps of this claim
 	failed    string   // the step that did, which is the last

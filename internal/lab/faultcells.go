@@ -31,15 +31,15 @@ const (
 
 // The outcomes that several cells share.
 const (
-	doneOnce          = "unknown_then_done_once"              // nothing was there, and the exact repeat did it
-	reconciled        = "unknown_then_reconciled_by_status"   // it was there, and nothing ran again
+	doneOnce          = "unknown_then_done_once"                // nothing was there, and the exact repeat did it
+	reconciled        = "unknown_then_reconciled_by_status"     // it was there, and nothing ran again
 	stillUnknown      = "unknown_until_it_can_no_longer_happen" // its owner is gone, and nothing ran again
-	settledPart       = "part_settled_by_what_the_ledger_has" // its owner is gone, and nothing ran again
-	refusedNothing    = "refused_before_any_effect"           // and the exact repeat did it
-	failedNothing     = "failed_definitely_then_done_once"    // told as a failure, nothing was there
-	notReached        = "fault_not_reached"                   // and nothing went wrong
-	completed         = "completed_once"                      // as if nothing had happened
-	acknowledgedStays = "acknowledged_stays_rest_is_not_lost" // and the exact repeats of the rest did them
+	settledPart       = "part_settled_by_what_the_ledger_has"   // its owner is gone, and nothing ran again
+	refusedNothing    = "refused_before_any_effect"             // and the exact repeat did it
+	failedNothing     = "failed_definitely_then_done_once"      // told as a failure, nothing was there
+	notReached        = "fault_not_reached"                     // and nothing went wrong
+	completed         = "completed_once"                        // as if nothing had happened
+	acknowledgedStays = "acknowledged_stays_rest_is_not_lost"   // and the exact repeats of the rest did them
 )
 
 // shortLease is for owners that die.

@@ -20,6 +20,7 @@ const (
 	settled   = "fault-exit-after-partial-first-commit-partial"
 	released  = "fault-exit-in-write-2-partial"
 	givenBack = "fault-panic-in-write-2-partial"
+	outside   = "fault-exit-after-issue-insert-external"
 )
 
 var parts = sync.OnceValues(func() (string, error) {
@@ -28,8 +29,8 @@ var parts = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(parent, "attempt")
-	sum, _, err := lab.Run(context.Background(), lab.Options{Exe: binary, Dir: dir, Only: []string{twice, settled, released, givenBack}})
-	if err != nil || sum.Passed != 4 {
+	sum, _, err := lab.Run(context.Background(), lab.Options{Exe: binary, Dir: dir, Only: []string{twice, settled, released, givenBack, outside}})
+	if err != nil || sum.Passed != 5 {
 		return "", fmt.Errorf("run the lab: %+v, %w", sum, err)
 	}
 	return dir, nil
@@ -76,6 +77,12 @@ func TestEveryRuleOfStepsCanBeBroken(t *testing.T) {
 		{settled, "settlement", "before it was claimed", `UPDATE mcpreplay_events SET kind = 'step' WHERE kind = 'claim'`},
 		{settled, "settlement", "did not have yet", `restart.jsonl: \"position\":4 -> \"position\":2`},
 		{released, "settlement", "was not told the outcome", `restart.jsonl: \"position\":3 -> \"position\":8`},
+		{outside, "steps", "its effect has no steps", `UPDATE mcpreplay_events SET kind = 'step', outcome = 'succeeded' WHERE kind = 'reconcile'`},
+		{outside, "steps", "nobody can have known", `UPDATE mcpreplay_events SET state = 'not_applied' WHERE kind = 'settle'`},
+		{outside, "steps", "has 0 issues", `DELETE FROM issues`},
+		{outside, "steps", "has 2 issues", `INSERT INTO issues (operation_id, title, body) SELECT operation_id, title, body FROM issues`},
+		{outside, "steps", "the result of", `UPDATE mcpreplay_results SET body = CAST(replace(body, 'created 1', 'created 2') AS BLOB)`},
+		{outside, "settlement", "while its owner could be alive", `crash.jsonl: "--lease","200ms" -> "--lease","10m"`},
 		{givenBack, "settlement", "was told that nothing happened", `UPDATE mcpreplay_events SET actor = 'other' WHERE kind = 'release'`},
 	}
 	for _, tt := range tests {

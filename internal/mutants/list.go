@@ -284,6 +284,18 @@ var mutants = []mutant{
 		cells: []string{"fault-asked-again"},
 	},
 	{
+		name:  "gone-owner-again",
+		what:  "an effect whose owner is gone runs again, though nobody said that it may",
+		edits: []edit{{"guard/attempt.go", "!rec.Live && a.tool.idempotent", "!rec.Live"}},
+		cells: []string{"fault-exit-after-ledger-insert-external", "fault-kill-after-write-1-external"},
+	},
+	{
+		name:  "absence-settles",
+		what:  "that an effect is not there is taken for never, while it may still be on its way",
+		edits: []edit{{"guard/reconcile.go", "s.to == mcpreplay.StateNotApplied && !s.fenced && !c.over()", "s.to == mcpreplay.StateNotApplied && !s.fenced && false"}},
+		cells: []string{"fault-exit-after-ledger-insert-external"},
+	},
+	{
 		name:  "forgotten-is-new",
 		what:  "an id whose record was swept is new work",
 		edits: []edit{{"operation.go", "return minted && at.Before(f.Before)", "return minted && at.Before(f.Before) && false"}},
