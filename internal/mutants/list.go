@@ -167,7 +167,7 @@ var mutants = []mutant{
 	{
 		name:  "reply-during-commit",
 		what:  "the reply is sent while the commit is on its way",
-		edits: []edit{{"sqlite/writer.go", "	w.phase = committing\n	if err := w.commit(); err != nil {", "	w.phase = committing\n	r.done <- nil\n	r.done = make(chan error, 1)\n	if err := w.commit(); err != nil {"}},
+		edits: []edit{{"sqlite/writer.go", "	w.phase = committing\n	if err := w.commit(); err != nil {", "	w.phase = committing\n	for _, r := range w.batch {\n		r.done <- nil\n		r.done = make(chan error, 1)\n	}\n	if err := w.commit(); err != nil {"}},
 		cells: []string{"fault-disk-full-atomic"},
 	},
 	{
