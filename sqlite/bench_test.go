@@ -3,6 +3,8 @@ package sqlite_test
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"mcpreplay/sqlite"
@@ -18,6 +20,33 @@ func BenchmarkApply(b *testing.B) {
 		id := fmt.Sprintf("op-%09d", i)
 		if _, _, err := s.Apply(ctx, operation(id), effect(id)); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkShared is the same by several callers at once, with a commit for each
+// operation and with one for many.
+func BenchmarkShared(b *testing.B) {
+	for _, callers := range []int{1, 8, 64, 256} {
+		for _, batch := range []int{1, 256} {
+			b.Run(fmt.Sprintf("callers=%d/batch=%d", callers, batch), func(b *testing.B) {
+				s := openStore(b, newPath(b), &sqlite.Options{Batch: batch})
+				var n atomic.Int64
+				var wg sync.WaitGroup
+				b.ResetTimer()
+				for range callers {
+					wg.Go(func() {
+						for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+							id := fmt.Sprintf("op-%09d", i)
+							if _, _, err := s.Apply(context.Background(), operation(id), effect(id)); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+			})
 		}
 	}
 }
